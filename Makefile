@@ -1,0 +1,30 @@
+# The two commands: `make run` and `make test`. Both install into .venv first, if that is not done yet.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: run test install bench lint clean
+
+run: install
+	$(BIN)/python -m fedexp algorithm=fedcat partition=dir0.1
+
+test: install
+	$(BIN)/python -m pytest
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -e '.[dev,cluster]'
+	touch $(STAMP)
+
+bench: install
+	$(BIN)/python -m fedexp.bench
+
+lint: install
+	$(BIN)/ruff check fedexp tests
+	$(BIN)/ruff format --check fedexp tests
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,107 @@
+"""What every source of examples ends in, and how a batch is prepared on the device."""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedexp.randomness import uniform
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How stored examples become model input, a batch at a time, on the device.
+
+    Stored uint8 is scaled to [0, 1] first. `crop` is the side of a random crop out of the image padded by
+    `pad` (centre crop at test), `flip` a random horizontal flip, `rotate` a random rotation of at most so
+    many degrees, `standardise` gives every image mean 0 and deviation 1 (TensorFlow's per-image rule),
+    then (x - mean) / std per channel. Augmentation is drawn anew for every batch, from its keys.
+    """
+
+    mean: list[float] = field(default_factory=list)
+    std: list[float] = field(default_factory=list)
+    crop: int | None = None
+    pad: int = 0
+    pad_mode: str = "constant"
+    flip: bool = False
+    rotate: float = 0.0
+    standardise: bool = False
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one prepared example."""
+        return stored if self.crop is None else (stored[0], self.crop, self.crop)
+
+    @property
+    def augments(self) -> bool:
+        return self.crop is not None or self.flip or self.rotate > 0
+
+    def __call__(self, x: Tensor, keys: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Prepare x [n, ...]; with keys [n] (one an example) augmented, without them as for testing."""
+        x = x.to(dtype).div_(255) if x.dtype == torch.uint8 else x.to(dtype)
+        if self.augments:
+            x = self._augment(x, keys) if keys is not None else self._centre(x)
+        if self.standardise:
+            flat = x.flatten(1)
+            floor = flat.shape[1] ** -0.5
+            deviation = flat.std(1, correction=0).clamp_min(floor)
+            x = ((flat - flat.mean(1, keepdim=True)) / deviation[:, None]).view_as(x)
+        if self.mean:
+            shape = (-1, *[1] * (x.dim() - 2))
+            x = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
+        return x
+
+    def _centre(self, x: Tensor) -> Tensor:
+        if self.crop is None or self.crop == x.shape[-1]:
+            return x
+        top, left = ((side - self.crop) // 2 for side in x.shape[-2:])
+        return x[..., top : top + self.crop, left : left + self.crop]
+
+    def _augment(self, x: Tensor, keys: Tensor) -> Tensor:
+        chance = uniform(keys, 4)
+        if self.crop is not None:
+            x = F.pad(x, (self.pad,) * 4, mode=self.pad_mode) if self.pad else x
+            x = _crop(x, chance[:, 0], chance[:, 1], self.crop)
+        if self.flip:
+            x = torch.where((chance[:, 2] < 0.5).view(-1, 1, 1, 1), x.flip(-1), x)
+        if self.rotate:
+            x = _rotate(x, (chance[:, 3] * 2 - 1) * self.rotate)
+        return x
+
+
+def _crop(x: Tensor, vertical: Tensor, horizontal: Tensor, side: int) -> Tensor:
+    """Crops of `side` at fractions [n] of the way down and across x [n, c, h, w]."""
+    n, channels, height, width = x.shape
+    span = torch.arange(side, device=x.device)
+    down = (vertical * (height - side + 1)).long()[:, None] + span
+    across = (horizontal * (width - side + 1)).long()[:, None] + span
+    x = x.gather(2, down.view(n, 1, side, 1).expand(n, channels, side, width))
+    return x.gather(3, across.view(n, 1, 1, side).expand(n, channels, side, side))
+
+
+def _rotate(x: Tensor, degrees: Tensor) -> Tensor:
+    """x [n, c, h, w] rotated about its centre, nearest pixel, zeros outside (as torchvision's default)."""
+    angle = degrees.to(x.dtype).deg2rad()
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    theta = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="nearest", padding_mode="zeros", align_corners=False)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All examples of a source. x: uint8 images [n, c, h, w] (or float features), y: int64 [n].
+
+    `owners` [n] names the client of each training example where the source knows it (the natural
+    partition); -1 where it does not.
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    transform: Transform
+    owners: Tensor | None = None
+    class_names: list[str] | None = None

@@ -1,0 +1,66 @@
+"""What passes between the server and a cohort. Sizes: K clients, B batch size."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fedexp.tree import Params, Stack, Tree
+
+State = dict[str, Any]  # the server's and the clients' memory: nested dicts of tensors, and plain numbers
+
+
+class Batch(NamedTuple):
+    """One client's batch: prepared x [B, ...], y [B], weight [B] (0 for padding)."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of per-example `values` [B] over the examples that count."""
+        return (values * self.weight).sum() / self.weight.sum()
+
+
+class Sent(NamedTuple):
+    """What each of the K clients has when its local training starts. Every leaf is [K, ...].
+
+    start: the model it trains from. extra: whatever else the server sends. memory: what the client kept
+    from its own earlier rounds; readable in `loss` and `correct` like the rest, but not communication.
+    travels: False where nothing crosses a network (centralized training).
+    """
+
+    start: Stack
+    extra: Tree = {}
+    memory: Tree = {}
+    travels: bool = True
+
+
+class Trained(NamedTuple):
+    """What comes back: models [K, ...]; batches taken, examples and mean local loss [K] of each client;
+    and what the clients send up besides (every leaf [K, ...])."""
+
+    params: Stack
+    steps: Tensor
+    sizes: Tensor
+    loss: Tensor
+    reply: Tree = {}
+
+
+class Exchange(NamedTuple):
+    """One sending and what came back, kept by the engine for the measures of the round.
+
+    Either may be None: Trained where clients only received, Sent where they only sent. Such transfers
+    put their tensors into `extra` and `reply`, so that bytes are counted in one way.
+    """
+
+    ids: Tensor
+    sent: Sent | None
+    trained: Trained | None
+
+
+class OneClient(NamedTuple):
+    """`Sent` as `loss` and `correct` see it: one client's row of every leaf."""
+
+    start: Params
+    extra: Tree
+    memory: Tree

@@ -1,0 +1,52 @@
+"""SGD and Adam as PyTorch's own functions, over lists of tensors: one model's, or a stack's rows."""
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from fedexp.engine.settings import Local
+
+
+class Optimizer:
+    """Updates weights in place. Elementwise, so that a Stack steps exactly like each of its models.
+
+    fused needs all tensors to be ordinary dense ones, as a single client's are.
+    """
+
+    def __init__(self, weights: list[Tensor], local: Local, lr: float, fused: bool) -> None:
+        self.local, self.lr, self.fused = local, lr, fused
+        slots = {"sgd": 1 if local.momentum else 0, "adam": 2}[local.optimizer]
+        self.memory = [[torch.zeros_like(weight) for weight in weights] for _ in range(slots)]
+        self.taken = 0
+
+    @torch.no_grad()
+    def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
+        """One step; `active`: only the first so many rows of a stack (weights are already those rows)."""
+        memory = [[row if active is None else row[:active] for row in slot] for slot in self.memory]
+        if self.local.optimizer == "adam":
+            self._adam(weights, grads, memory)
+        else:
+            # A zero buffer equals PyTorch's first step (buffer = gradient): 0.9 * 0 + g.
+            sgd(
+                weights, grads, list(memory[0]) if memory else [None] * len(weights),
+                foreach=not self.fused, fused=self.fused, weight_decay=self.local.weight_decay,
+                momentum=self.local.momentum, lr=self.lr, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+        self.taken += 1
+
+    def _adam(self, weights: list[Tensor], grads: list[Tensor], memory: list[list[Tensor]]) -> None:
+        steps = [torch.tensor(float(self.taken)) for _ in weights]
+        adam(
+            weights, grads, memory[0], memory[1], [], steps, foreach=True, fused=False, amsgrad=False,
+            beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay, eps=1e-8,
+            maximize=False,
+        )  # fmt: skip
+
+
+def clip(grads: list[Tensor], largest: float, stacked: bool) -> list[Tensor]:
+    """Scale gradients to a norm of at most `largest`: of the model, or of each model of a stack."""
+    flat = [grad.flatten(1 if stacked else 0) for grad in grads]
+    norm = torch.stack([part.square().sum(-1) for part in flat]).sum(0).sqrt()
+    scale = (largest / (norm + 1e-6)).clamp(max=1.0)
+    return [grad * (scale.view(-1, *[1] * (grad.dim() - 1)) if stacked else scale) for grad in grads]

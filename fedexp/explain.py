@@ -1,0 +1,70 @@
+"""Hydra's and OmegaConf's errors in one line: the key, the value, what would be right."""
+
+import re
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from fedexp.errors import nearest
+
+
+def explain(error: Exception, words: list[str], conf: Path) -> str:
+    """What is wrong with the command line `words`, given the error that composing it raised."""
+    overrides = [word for word in words if "=" in word and not word.startswith("-")]
+    groups = {path.relative_to(conf).as_posix(): path for path in conf.rglob("*") if path.is_dir()}
+    for word in overrides:
+        name, value = word.lstrip("+~").split("=", 1)
+        if name in groups:
+            options = [path.stem for path in groups[name].glob("*.yaml")]
+            wrong = [one for one in value.strip("[]").split(",") if one not in options]
+            if wrong and f"{name}/" in str(error):
+                return f"{name}={wrong[0]}: no such option; {nearest(wrong[0], options)}"
+    detail = _deepest(error)
+    keys = _known_keys(overrides, groups, conf)
+    for word in overrides:
+        name, _, value = word.lstrip("+~").partition("=")
+        unknown = name not in keys and name not in groups and not name.startswith("hydra")
+        if unknown and not word.startswith("+"):
+            # The likeliest slip is in the last part of the name, among its siblings.
+            return f"{name}={value}: no such key; {nearest(name, keys)}"
+    key = re.search(r"full_key: (\S+)", detail)
+    if key:
+        value = next((word.split("=", 1)[1] for word in overrides if word.lstrip("+~").split("=")[0] == key[1]), "")
+        return f"{key[1]}={value}: {detail.splitlines()[0]}"
+    return " ".join(detail.split())
+
+
+def _deepest(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def _known_keys(overrides: list[str], groups: dict[str, Path], conf: Path) -> list[str]:
+    """All keys of the config that the valid group choices among the overrides give."""
+    choices = []
+    for word in overrides:
+        name, value = word.lstrip("+").split("=", 1)
+        if name in groups and (groups[name] / f"{value}.yaml").exists():
+            choices.append(word)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            return _flatten(compose("config", overrides=choices))
+    except HydraException:
+        return []
+
+
+def _flatten(node: DictConfig, prefix: str = "") -> list[str]:
+    names = []
+    for name in node:
+        names.append(f"{prefix}{name}")
+        child = OmegaConf.select(node, str(name), throw_on_missing=False)
+        if isinstance(child, DictConfig):
+            names.extend(_flatten(child, f"{prefix}{name}."))
+    return names
+
+

@@ -1,0 +1,64 @@
+"""The command line: compose the config, check it, build and run."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp.engine.client import Interrupted
+from fedexp.errors import ConfigError
+from fedexp.explain import explain
+from fedexp.record.folder import Busy
+from fedexp.run import run
+from fedexp.settings import check
+
+PACKAGE = Path(__file__).parent
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # a wheel; a checkout
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def entry(config: DictConfig) -> dict[str, Any]:
+    """One job. In a multirun its errors go to the sweeper; alone it ends the program by `main`."""
+    try:
+        check(config)
+        return run(config)
+    except (ConfigError, Busy, Interrupted) as error:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise
+        raise _Ended(error) from error
+
+
+class _Ended(BaseException):
+    """Carries an error past Hydra, which would print a traceback for it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def main() -> None:
+    """Exit codes: 0 done; 2 a setting that cannot work; 75 the run's folder is in use; 143 SIGTERM; 130 Ctrl-C."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
+    try:
+        entry()
+    except _Ended as ended:
+        sys.exit(_say(ended.error))
+    except (ConfigError, Busy, Interrupted) as error:
+        sys.exit(_say(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"fedexp: {explain(error, sys.argv[1:], CONF)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _say(error: Exception) -> int:
+    if isinstance(error, Interrupted):
+        print("fedexp: interrupted; the same command goes on from here", file=sys.stderr)
+        return 128 + (error.args[0] if error.args else 2)
+    print(f"fedexp: {error}", file=sys.stderr)
+    return 75 if isinstance(error, Busy) else 2

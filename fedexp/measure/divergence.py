@@ -1,0 +1,21 @@
+"""Weight divergence ||w_k - w|| / ||w|| of a cohort (Zhao et al. 2018, section 3.1)."""
+
+import torch
+from torch import Tensor
+
+from fedexp.tree import Stack, row_norms
+
+
+def weight_divergence(models: Stack, centres: Stack) -> Tensor:
+    """Relative distance of each of K models from its centre, over all weights: [K]."""
+    gaps = {name: models[name] - centres[name] for name in models}
+    return row_norms(gaps) / row_norms({name: centres[name] for name in models})
+
+
+def layer_divergence(models: Stack, centres: Stack) -> dict[str, Tensor]:
+    """The same for each weight tensor by itself (two dimensions or more: no biases, no statistics): [K]."""
+    return {
+        name: weight_divergence({name: model}, centres)
+        for name, model in models.items()
+        if model.dim() > 2 and torch.is_floating_point(model)
+    }

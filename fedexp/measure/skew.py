@@ -1,0 +1,29 @@
+"""Label skew: how far each client's labels are from the population's."""
+
+import torch
+from torch import Tensor
+
+
+def emd(label_counts: Tensor) -> Tensor:
+    """Zhao et al. (2018), section 3.2: sum over classes of |p_k - p|, for each client: [N], in [0, 2].
+
+    label_counts: [N, C]. The population is the union of these clients' examples.
+    """
+    counts = label_counts.double()
+    population = counts.sum(0) / counts.sum()
+    shares = counts / counts.sum(1, keepdim=True)
+    return (shares - population).abs().sum(1)
+
+
+def mean_emd(label_counts: Tensor, cohort: Tensor | None = None) -> float:
+    """Mean EMD weighted by examples, over all clients or over a cohort's ids (same population)."""
+    distance, sizes = emd(label_counts), label_counts.sum(1).double()
+    if cohort is not None:
+        distance, sizes = distance[cohort], sizes[cohort]
+    return float((distance * sizes).sum() / sizes.sum())
+
+
+def shares(label_counts: Tensor) -> Tensor:
+    """Each client's label distribution [N, C]."""
+    counts = label_counts.to(torch.float64)
+    return counts / counts.sum(1, keepdim=True)

@@ -1,0 +1,5 @@
+"""Models: an encoder and a head (the last linear layer), one file a family."""
+
+from fedexp.models.classifier import Classifier, Model
+
+__all__ = ["Classifier", "Model"]

@@ -1,0 +1,74 @@
+"""Encoder and head, and the same as pure functions of Params."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedexp.models.layers import frozen, purify
+from fedexp.tree import Params
+
+
+class Classifier(nn.Module):
+    """forward = head(encoder(x)); the head is the last linear layer."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, x: Tensor, part: str = "all") -> Tensor:
+        """part: all, encoder (x to features [n, d]) or head (features to logits [n, C])."""
+        if part == "head":
+            return self.head(x)
+        features = self.encoder(x)
+        return features if part == "encoder" else self.head(features)
+
+
+class Model:
+    """A Classifier as pure functions of Params: what algorithms call inside `loss` and `predict`.
+
+    Inside the engine's training pass the layers train (batch statistics, dropout); elsewhere, and with
+    training=False, they evaluate.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = purify(net)
+        self.weights = [name for name, _ in net.named_parameters()]
+        self.buffers = [name for name, _ in net.named_buffers()]
+
+    @property
+    def features(self) -> int:
+        """Width d of the encoder's output."""
+        return self.net.head.in_features
+
+    @property
+    def classes(self) -> int:
+        return self.net.head.out_features
+
+    def params(self) -> Params:
+        """A copy of the net's own weights and buffers."""
+        return {
+            name: value.detach().clone()
+            for name, value in [*self.net.named_parameters(), *self.net.named_buffers()]
+        }
+
+    def __call__(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
+        """Logits [n, C] of prepared examples x [n, ...]."""
+        return self._call(params, x, "all", training)
+
+    def encode(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
+        """Features [n, d]: the encoder's output, which the head reads."""
+        return self._call(params, x, "encoder", training)
+
+    def head(self, params: Params, features: Tensor) -> Tensor:
+        """Logits [n, C] of features [n, d]. `params` need hold no more than the head's entries."""
+        own = {name: params[name] for name in ("head.weight", "head.bias") if name in params}
+        return nn.functional.linear(features, own["head.weight"], own.get("head.bias"))
+
+    def _call(self, params: Params, x: Tensor, part: str, training: bool) -> Tensor:
+        arguments: tuple[Any, ...] = (x,) if part == "all" else (x, part)
+        if training:
+            return functional_call(self.net, params, arguments)
+        with frozen():
+            return functional_call(self.net, params, arguments)

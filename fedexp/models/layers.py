@@ -1,0 +1,143 @@
+"""BatchNorm and Dropout as pure functions, so that a cohort trains vectorised and a client alone alike.
+
+Ordinary layers change buffers in place and draw from a global generator. These read the pass that they
+belong to: how the examples of the batch are weighted (padding counts for nothing), which key the noise
+comes from, and where new running statistics are put for the engine to keep.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedexp.randomness import uniform
+
+
+@dataclass
+class TrainingPass:
+    """One client's forward passes on one batch: weight [B] or None (all count alike), key [] int64."""
+
+    weight: Tensor | None
+    key: Tensor
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+
+
+_current: ContextVar[TrainingPass | None] = ContextVar("training_pass", default=None)
+
+
+@contextmanager
+def training(weight: Tensor | None, key: Tensor) -> Iterator[TrainingPass]:
+    """Layers train within this block: batch statistics and dropout, instead of running ones and none."""
+    token = _current.set(TrainingPass(weight, key))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Layers evaluate within this block, also inside a training pass (a teacher, a frozen encoder)."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over dim 1 with PyTorch's statistics (momentum 0.1, unbiased running variance)."""
+
+    def __init__(self, features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum, self.path = eps, momentum, ""
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.register_buffer("running_mean", torch.zeros(features))
+        self.register_buffer("running_var", torch.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        now = _current.get()
+        if now is None:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        if now.weight is None:
+            y, mean, inverse = torch.native_batch_norm(
+                x, self.weight, self.bias, None, None, True, self.momentum, self.eps
+            )
+            variance = inverse.detach() ** -2 - self.eps
+            count = x.numel() / x.shape[1]
+        else:
+            y, mean, variance, count = self._weighted(x, now.weight)
+        self._keep(now, mean.detach(), variance.detach(), count)
+        return y
+
+    def _weighted(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same over the examples that count (weight > 0) alone."""
+        real = (weight > 0).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        over = [d for d in range(x.dim()) if d != 1]
+        shape = (1, -1, *[1] * (x.dim() - 2))
+        count = real.sum() * (x[0, 0].numel())
+        mean = (x * real).sum(over) / count
+        centred = x - mean.view(shape)
+        variance = (centred.square() * real).sum(over) / count
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return centred * scale.view(shape) + self.bias.view(shape), mean, variance, count
+
+    def _keep(self, now: TrainingPass, mean: Tensor, variance: Tensor, count: Tensor | float) -> None:
+        unbiased = variance * (count / (torch.as_tensor(count) - 1).clamp_min(1))
+        for name, new in (("running_mean", mean), ("running_var", unbiased)):
+            old = getattr(self, name)
+            now.statistics[f"{self.path}.{name}"] = old + self.momentum * (new.to(old.dtype) - old)
+
+
+class Dropout(nn.Module):
+    """Zero each entry (or, with `channels`, each whole channel) with probability p; rescale the rest."""
+
+    def __init__(self, p: float, channels: bool = False) -> None:
+        super().__init__()
+        self.p, self.channels, self.stream = p, channels, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        now = _current.get()
+        if now is None or self.p == 0:
+            return x
+        kept = x.shape[:2] if self.channels else x.shape
+        noise = uniform(now.key, torch.Size(kept).numel(), self.stream).view(kept)
+        keep = (noise >= self.p).to(x.dtype) / (1 - self.p)
+        return x * keep.view(*kept, *[1] * (x.dim() - len(kept)))
+
+
+def purify(net: nn.Module) -> nn.Module:
+    """Replace every ordinary BatchNorm and Dropout in `net` by its pure kind, weights kept; name them.
+
+    So a user's own model may use the ordinary ones. Raises TypeError for layers that cannot be pure
+    (recurrent batch norms without running statistics and the like).
+    """
+    streams = 0
+    for path, module in list(net.named_modules()):
+        new: nn.Module | None = None
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if not (module.affine and module.track_running_stats and module.momentum is not None):
+                raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
+            new = BatchNorm(module.num_features, module.eps, module.momentum)
+            new.load_state_dict({name: module.state_dict()[name] for name in new.state_dict()})
+        elif isinstance(module, nn.Dropout):
+            new = Dropout(module.p)
+        elif isinstance(module, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
+            new = Dropout(module.p, channels=True)
+        elif isinstance(module, (nn.AlphaDropout, nn.RNNBase)):
+            raise TypeError(f"{path}: {type(module).__name__} has no pure form here")
+        if new is not None:
+            parent = net.get_submodule(path.rpartition(".")[0])
+            setattr(parent, path.rpartition(".")[2], new)
+        module = new or module
+        if isinstance(module, BatchNorm):
+            module.path = path
+        if isinstance(module, Dropout):
+            streams += 1
+            module.stream = streams
+    return net

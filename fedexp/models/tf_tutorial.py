@@ -1,0 +1,32 @@
+"""The CNN of TensorFlow's CIFAR-10 tutorial, which McMahan et al. (2017) use for CIFAR-10."""
+
+from torch import Tensor, nn
+
+from fedexp.errors import require
+from fedexp.models.classifier import Classifier
+
+
+class LocalResponse(nn.Module):
+    """TensorFlow's lrn(depth_radius 4, bias 1, alpha 0.001/9, beta 0.75): PyTorch divides alpha by its size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        squares = nn.functional.pad(x.square(), (0, 0, 0, 0, 4, 4))
+        channels = x.shape[1]
+        total = sum(squares[:, shift : shift + channels] for shift in range(9))
+        return x * (1 + 0.001 / 9 * total) ** -0.75
+
+
+def tf_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
+    """conv 5x5x64 same, pool 3/2, LRN, conv 5x5x64 same, LRN, pool 3/2, fc 384, fc 192, fc C.
+
+    Pools pad as TensorFlow's SAME. 3x24x24 and 10 classes: 1,068,298 parameters; 3x32x32: 1,756,426.
+    """
+    channels, height, width = shape
+    require(min(height, width) >= 8, "model", "tf_cnn", f"needs images of at least 8x8, got {shape}")
+    small = -(-height // 4) * -(-width // 4)
+    encoder = nn.Sequential(
+        nn.Conv2d(channels, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True), LocalResponse(),
+        nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), LocalResponse(), nn.MaxPool2d(3, 2, ceil_mode=True),
+        nn.Flatten(), nn.Linear(64 * small, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(),
+    )  # fmt: skip
+    return Classifier(encoder, nn.Linear(192, classes))

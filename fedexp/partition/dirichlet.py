@@ -1,0 +1,91 @@
+"""Label skew by a Dirichlet distribution, in the two constructions that papers call Dir(alpha)."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.data import Dataset
+from fedexp.errors import ConfigError, require
+from fedexp.partition.sizes import client_sizes
+from fedexp.randomness import numpy_generator
+
+
+def dirichlet(
+    dataset: Dataset, clients: int, seed: int, alpha: float, construction: str = "client_prior",
+    quantity_alpha: float | None = None, min_size: int = 10, tries: int = 1000,
+) -> list[Tensor]:  # fmt: skip
+    """Smaller alpha: more skew.
+
+    client_prior (Hsu et al. 2019; FedCat): each client has class shares q_k ~ Dir(alpha 1_C) and equally
+    many examples (or with quantity skew), drawn by q_k; classes that run out are redrawn.
+    class_split (NIID-Bench; FedConcat): each class is split over the clients by p ~ Dir(alpha 1_N), clients
+    that hold their even share already getting none; all is redone until no client has fewer than
+    `min_size` examples, at most `tries` times.
+    """
+    require(alpha > 0, "partition.alpha", alpha, "must be above 0 (0.1: strong label skew; 100: nearly IID)")
+    random = numpy_generator(seed, "partition")
+    labels = dataset.train_y.numpy()
+    if construction == "client_prior":
+        sizes = client_sizes(len(labels), clients, quantity_alpha, random)
+        parts = _client_prior(labels, dataset.classes, sizes, alpha, random)
+    elif construction == "class_split":
+        require(
+            quantity_alpha is None, "partition.quantity_alpha", quantity_alpha,
+            "class_split makes unequal clients by itself; use null",
+        )  # fmt: skip
+        parts = _class_split(labels, dataset.classes, clients, alpha, min_size, tries, random)
+    else:
+        raise ConfigError("partition.construction", construction, "must be client_prior or class_split")
+    return [torch.from_numpy(np.sort(part)) for part in parts]
+
+
+def _client_prior(
+    labels: np.ndarray, classes: int, sizes: np.ndarray, alpha: float, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Examples go one by one to a random client that still has room, so that no client comes last."""
+    prior = random.dirichlet(np.full(classes, alpha), len(sizes))
+    pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in range(classes)]
+    there = np.array([float(bool(pool)) for pool in pools])
+    bounds = np.cumsum(prior * there, 1)
+    held: list[list[int]] = [[] for _ in sizes]
+    turns = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    for client, chance in zip(turns, random.random(len(turns))):
+        total = bounds[client, -1]
+        if total > 0:
+            label = int(np.searchsorted(bounds[client], chance * total, side="right"))
+        else:  # every class that this client prefers has run out (its prior underflowed for the rest)
+            label = int(np.flatnonzero(there)[int(chance * there.sum())])
+        held[client].append(pools[label].pop())
+        if not pools[label]:
+            there[label] = 0
+            bounds = np.cumsum(prior * there, 1)
+    return [np.array(ids) for ids in held]
+
+
+def _class_split(
+    labels: np.ndarray, classes: int, clients: int, alpha: float, min_size: int, tries: int,
+    random: np.random.Generator,
+) -> list[np.ndarray]:  # fmt: skip
+    require(
+        clients * max(1, min_size) <= len(labels), "clients", clients,
+        f"{len(labels)} examples cannot give each client {min_size} (partition.min_size); use fewer clients",
+    )  # fmt: skip
+    for _ in range(tries):
+        parts: list[list[int]] = [[] for _ in range(clients)]
+        for label in range(classes):
+            ids = random.permutation(np.flatnonzero(labels == label))
+            share = random.dirichlet(np.full(clients, alpha))
+            share *= [len(part) < len(labels) / clients for part in parts]
+            if share.sum() == 0:
+                break  # every client with room drew nothing: this attempt has failed
+            cuts = (np.cumsum(share / share.sum()) * len(ids)).astype(int)[:-1]
+            for part, piece in zip(parts, np.split(ids, cuts)):
+                part.extend(piece.tolist())
+        else:
+            if min(map(len, parts)) >= max(1, min_size):
+                return [np.array(part) for part in parts]
+    raise ConfigError(
+        "partition.alpha", alpha,
+        f"no split in {tries} tries gave each of {clients} clients {min_size} of {len(labels)} examples; use a "
+        "larger alpha, fewer clients, a smaller partition.min_size, or partition.construction=client_prior",
+    )  # fmt: skip

@@ -1,0 +1,18 @@
+"""The partition that the data come with: a writer, a camera, a pharmacy is a client."""
+
+import torch
+from torch import Tensor
+
+from fedexp.data import Dataset
+from fedexp.errors import require
+
+
+def natural(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
+    """The examples of each of the source's own clients. `clients` must be their number."""
+    require(
+        dataset.owners is not None, "partition", "natural",
+        f"{dataset.name} does not say whose its examples are; image_folder does with train/CLIENT/CLASS/",
+    )  # fmt: skip
+    count = int(dataset.owners.max()) + 1
+    require(clients == count, "clients", clients, f"this data set has {count} clients of its own; use {count}")
+    return [torch.nonzero(dataset.owners == client).squeeze(1) for client in range(count)]

@@ -1,0 +1,60 @@
+"""Shards of examples sorted by class (McMahan et al. 2017; Zhao et al. 2018, section 3.1)."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.data import Dataset
+from fedexp.errors import require
+from fedexp.randomness import numpy_generator
+
+
+def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> list[Tensor]:
+    """`per_client` shards for each client, all of different classes; all examples are used.
+
+    Each class is cut into equal shards of its own, so that a client sees exactly `per_client` classes
+    also where classes are unequal (MNIST; cutting the sorted list into equal parts would straddle them).
+    One shard a client and as many clients as classes: client c holds class c, as in Zhao et al.
+    """
+    labels, classes = dataset.train_y.numpy(), dataset.classes
+    total = clients * per_client
+    require(
+        1 <= per_client <= classes, "partition.per_client", per_client, f"must be from 1 to {classes} (classes)"
+    )
+    require(
+        total >= classes, "clients", clients,
+        f"{clients} x {per_client} shards leave some of the {classes} classes to no client; "
+        f"use at least {-(-classes // per_client)} clients",
+    )  # fmt: skip
+    random = numpy_generator(seed, "partition")
+    cuts = np.full(classes, total // classes) + (np.arange(classes) < total % classes)
+    counts = np.bincount(labels, minlength=classes)
+    poor = int(np.argmin(counts - cuts))
+    require(
+        counts[poor] >= cuts[poor], "clients", clients,
+        f"class {poor} has {counts[poor]} examples for {cuts[poor]} shards; use fewer clients",
+    )  # fmt: skip
+    pieces = [
+        np.array_split(random.permutation(np.flatnonzero(labels == label)), cuts[label])
+        for label in range(classes)
+    ]
+    owned = _deal(cuts, clients, per_client, random)
+    return [torch.from_numpy(np.concatenate([pieces[label].pop() for label in own])) for own in owned]
+
+
+def _deal(cuts: np.ndarray, clients: int, per_client: int, random: np.random.Generator) -> list[list[int]]:
+    """Classes of each client: different ones for each, as often as `cuts` says in all.
+
+    Deals the classes one after another to the clients with most places left, ties at random: always
+    possible, because no class has more shards than there are clients.
+    """
+    if per_client == 1:
+        return [[label] for label in np.arange(clients) % len(cuts)]
+    left = np.full(clients, per_client)
+    owned: list[list[int]] = [[] for _ in range(clients)]
+    for label in random.permutation(len(cuts)):
+        takers = np.lexsort((random.random(clients), -left))[: cuts[label]]
+        for client in takers:
+            owned[client].append(int(label))
+        left[takers] -= 1
+    return owned

@@ -1,0 +1,26 @@
+"""How many examples each client gets."""
+
+import numpy as np
+
+from fedexp.errors import require
+
+
+def client_sizes(
+    examples: int, clients: int, quantity_alpha: float | None, random: np.random.Generator
+) -> np.ndarray:
+    """Sizes [N] that sum to `examples`: equal (to within one), or with quantity skew Dirichlet(alpha).
+
+    With skew every client keeps at least one example. Raises ConfigError for fewer examples than clients.
+    """
+    require(
+        clients <= examples, "clients", clients,
+        f"there are only {examples} training examples to share; use at most as many clients",
+    )  # fmt: skip
+    if quantity_alpha is None:
+        return np.full(clients, examples // clients) + (np.arange(clients) < examples % clients)
+    require(quantity_alpha > 0, "partition.quantity_alpha", quantity_alpha, "must be above 0, or null")
+    share = random.dirichlet(np.full(clients, quantity_alpha)) * (examples - clients)
+    sizes = np.floor(share).astype(int)
+    short = examples - clients - sizes.sum()
+    sizes[np.argsort(sizes - share)[:short]] += 1
+    return sizes + 1

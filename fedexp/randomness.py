@@ -1,0 +1,49 @@
+"""Randomness keyed by what it is for, never by when it is drawn.
+
+Every draw belongs to a key made of (seed, purpose, round, client, ...). So results depend neither on
+the order in which clients train, nor on how many train at once, nor on where a run was resumed.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK = (1 << 63) - 1
+
+
+def key(seed: int, purpose: str, *where: int) -> int:
+    """A 63-bit integer that names one use of randomness, e.g. key(seed, "shuffle", round, client)."""
+    name = ":".join([str(seed), purpose, *map(str, where)])
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") & _MASK
+
+
+def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
+    """A fresh CPU generator for one use of randomness."""
+    return torch.Generator().manual_seed(key(seed, purpose, *where))
+
+
+def numpy_generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
+    """The same for numpy's algorithms."""
+    return np.random.default_rng(key(seed, purpose, *where))
+
+
+def mix(value: Tensor) -> Tensor:
+    """Scramble int64 values into [0, 2**31), elementwise: the same on every device and under vmap.
+
+    Two rounds of a 31-bit multiply-xorshift hash; 31 bits, so that no product leaves int64.
+    """
+    value = (value ^ (value >> 31)) & 0x7FFFFFFF
+    for multiplier in (0x3C6EF372, 0x1B873593):
+        value = ((value ^ (value >> 15)) * (multiplier | 1)) & 0x7FFFFFFF
+    return value ^ (value >> 13)
+
+
+def uniform(keys: Tensor, count: int, stream: int = 0) -> Tensor:
+    """Uniform numbers in [0, 1) from int64 keys [...]: float32 [..., count], a pure function of (key, stream).
+
+    Dropout and augmentation draw with it, so that one client and a whole cohort see the same numbers.
+    """
+    counter = torch.arange(count, device=keys.device) + (stream << 24)
+    return mix(mix(keys).unsqueeze(-1) * 0x2545F49 + mix(counter)).float() / 2**31

@@ -1,0 +1,75 @@
+"""The terminal: a progress bar while a run lasts, plain lines where there is no terminal, a closing table."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+class Display:
+    """One run's progress. Without a terminal a line every few seconds, and the last round always."""
+
+    def __init__(self, rounds: int, done: int, seconds_between_lines: float = 10.0) -> None:
+        self.console = Console(highlight=False)
+        self.rounds, self.done, self.first = rounds, done, done
+        self.started = self.said = time.monotonic()
+        self.between = seconds_between_lines
+        self.latest = ""
+        self.bar: Progress | None = None
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
+                TextColumn("{task.fields[latest]}"),
+            )  # fmt: skip
+            self.bar = Progress(*columns, console=self.console, transient=True)
+            self.task = self.bar.add_task("", total=rounds, completed=done, latest="")
+
+    def __enter__(self) -> "Display":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def advance(self, row: dict[str, Any] | None) -> None:
+        """A round is done; `row`: what was measured, if this round was evaluated."""
+        self.done += 1
+        if row is not None:
+            self.latest = f"accuracy {row['test_accuracy']:.2%}  {megabytes(row['bytes_total'])}"
+        if self.bar:
+            self.bar.update(self.task, completed=self.done, latest=self.latest)
+            return
+        now = time.monotonic()
+        if now - self.said >= self.between or self.done == self.rounds:
+            self.said = now
+            pace = (now - self.started) / (self.done - self.first)
+            self.say(f"round {self.done}/{self.rounds}  {self.latest}  ETA {pace * (self.rounds - self.done):.0f} s")
+
+    def summary(self, title: str, result: dict[str, Any]) -> None:
+        """The closing table."""
+        table = Table(title=title, show_header=False, title_justify="left")
+        percent = {"final_accuracy", "best_accuracy"}
+        for name in ("status", "rounds", "final_accuracy", "best_accuracy", "best_round", "rounds_to",
+                     "bytes_up", "bytes_down", "emd", "seconds", "samples_per_second"):  # fmt: skip
+            value = result.get(name)
+            if value is None or value == {}:
+                continue
+            if name in percent:
+                value = f"{value:.2%}"
+            elif name.startswith("bytes"):
+                value = megabytes(value)
+            elif isinstance(value, float):
+                value = f"{value:,.3f}" if value < 100 else f"{value:,.0f}"
+            table.add_row(name.replace("_", " "), str(value))
+        self.console.print(table)

@@ -1,0 +1,67 @@
+"""A run's folder: outputs/<readable>-<fingerprint>/."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig, OmegaConf
+
+from fedexp.record import files
+from fedexp.record.checkpoint import Checkpoint
+from fedexp.settings import fingerprint, readable
+
+
+class Busy(RuntimeError):
+    """Another process is at work in this run's folder."""
+
+
+class RunFolder:
+    """Found by fingerprint, however the run was spelt; used as a context manager it is locked."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+        self.fingerprint = fingerprint(config)
+        root = Path(config.output_root).expanduser()
+        there = sorted(root.glob(f"*-{self.fingerprint}")) if root.is_dir() else []
+        self.path = there[0] if there else root / f"{readable(config)}-{self.fingerprint}"
+        self.checkpoint = Checkpoint(self.path, self.fingerprint)
+        self._lock = FileLock(self.path / ".lock")
+
+    def __enter__(self) -> "RunFolder":
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            owner = self.path / ".owner"
+            who = owner.read_text() if owner.exists() else "another process"
+            raise Busy(f"{self.path} is being worked on by {who}; run again when it is done") from None
+        files.write_text(self.path / ".owner", f"process {os.getpid()} on {socket.gethostname()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        (self.path / ".owner").unlink(missing_ok=True)
+        self._lock.release()
+
+    def result(self) -> dict[str, Any] | None:
+        """result.json, if there is a readable one."""
+        try:
+            return json.loads((self.path / "result.json").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def write_config(self) -> None:
+        files.write_text(self.path / "config.yaml", OmegaConf.to_yaml(self.config, resolve=True))
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        files.write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+
+    def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+        files.write_text(self.path / "metrics.csv", pd.DataFrame(rows).to_csv(index=False))
+
+    def write_model(self, params: Any) -> None:
+        files.write(self.path / "model.pt", lambda file: torch.save(params, file))

@@ -1,0 +1,224 @@
+"""The loop of a run: resume, round, evaluate, measure, record."""
+
+import math
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+import fedexp
+from fedexp.algorithms.fedavg import FedAvg
+from fedexp.build import build_algorithm, build_dataset, build_model, build_tracker, build_world
+from fedexp.engine import Engine, Exchange
+from fedexp.engine.client import Interrupted
+from fedexp.engine.exchange import State
+from fedexp.measure import accuracy
+from fedexp.measure.communication import traffic
+from fedexp.measure.divergence import layer_divergence, weight_divergence
+from fedexp.measure.skew import mean_emd
+from fedexp.randomness import generator
+from fedexp.record import partition
+from fedexp.record.display import Display
+from fedexp.record.folder import RunFolder
+from fedexp.record.interrupt import Stop
+from fedexp.world import World
+
+
+def run(config: DictConfig) -> dict[str, Any]:
+    """Carry out one run, or find it done: its result.json. Raises Interrupted after a signal.
+
+    The same config again finds a finished run, and takes up an unfinished one where it was saved.
+    """
+    folder = RunFolder(config)
+    with folder, Stop() as stop:
+        result = folder.result()
+        if result is not None and result["status"] in ("finished", "diverged"):
+            display = Display(config.rounds, config.rounds)
+            display.summary("this run was finished before", result)
+            display.say(str(folder.path))
+            return result
+        return Run(config, folder, stop).carry_out()
+
+
+class Run:
+    """One run in progress: everything built, and what has been measured so far."""
+
+    def __init__(self, config: DictConfig, folder: RunFolder, stop: Stop) -> None:
+        self.config, self.folder, self.stop = config, folder, stop
+        dataset = build_dataset(config)
+        shared = build_world(config, dataset)
+        self.algorithm: FedAvg = build_algorithm(config)
+        self.algorithm.check(shared)
+        self.world: World = self.algorithm.adapt(shared)
+        self.model = build_model(config, self.world)
+        local, hardware = OmegaConf.to_object(config.local), OmegaConf.to_object(config.hardware)
+        self.engine = Engine(self.model, self.world, local, hardware, config.seed, stop)
+        self.tracker = build_tracker(config)
+        self.emd = mean_emd(self.world.label_counts)
+        self.rows: list[dict[str, Any]] = []
+        self.bytes = [0, 0]  # up, down
+        self.examples = 0
+        self.seconds = 0.0
+        folder.write_config()
+        self.picture = partition.save(self.world.label_counts, folder.path, dataset.class_names)
+        self.partition_hash = self.world.partition_hash()
+
+    def carry_out(self) -> dict[str, Any]:
+        """All rounds; result.json at the end, whatever the end was."""
+        state = self._resume() or self.algorithm.init(self.world, self.model, self.model.params())
+        self.tracker.start(self.config, self.folder.path, self.folder.fingerprint)
+        self.tracker.picture("partition", self.picture)
+        self.display = Display(self.config.rounds, state["round"])
+        status, result = "failed", {}
+        try:
+            with self.display:
+                state, status = self._rounds(state)
+        except Interrupted:
+            status = "interrupted"
+            raise
+        finally:
+            self.engine.close()
+            result = self._result(status)
+            self.folder.write_result(result)
+            self.tracker.finish(result, failed=status in ("failed", "diverged"))
+        self.folder.write_model(state["params"])
+        self.folder.checkpoint.remove()
+        self.display.summary(self.folder.path.name, result)
+        self.display.say(str(self.folder.path))
+        return result
+
+    def _rounds(self, state: State) -> tuple[State, str]:
+        config, saved = self.config, time.monotonic()
+        while state["round"] < config.rounds:
+            round, began = state["round"], time.monotonic()
+            try:
+                state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
+            except Interrupted:
+                self._save(state)
+                raise Interrupted(self.stop.signal) from None
+            exchanges = self.engine.drain()
+            up, down = traffic(exchanges)
+            self.bytes = [self.bytes[0] + up, self.bytes[1] + down]
+            self.examples += sum(self._trained_examples(exchange) for exchange in exchanges)
+            due = state["round"] % config.evaluate_every == 0 or state["round"] == config.rounds
+            row = self._measure(state, exchanges, up, down) if due else None
+            self.seconds += time.monotonic() - began
+            if row is not None:
+                self._record({**row, "seconds": round_to_milliseconds(self.seconds)})
+            self.display.advance(row)
+            if row is not None and not math.isfinite(row["local_loss"] + row["test_loss"]):
+                return state, "diverged"
+            if time.monotonic() - saved >= config.checkpoint_seconds and state["round"] < config.rounds:
+                self._save(state)
+                saved = time.monotonic()
+        return state, "finished"
+
+    def _trained_examples(self, exchange: Exchange) -> int:
+        """Examples that a cohort's local training went through."""
+        if exchange.trained is None or not exchange.trained.params:
+            return 0
+        local, sizes = self.engine.local, exchange.trained.sizes
+        return int((exchange.trained.steps * torch.minimum(sizes, torch.tensor(local.batch_size))).sum())
+
+    def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
+        """A row of metrics.csv; the only place where numbers leave the device."""
+        score, loss = accuracy.test(lambda x: self.algorithm.predict(state, self.model, x), self.world)
+        row: dict[str, Any] = {"round": state["round"], "test_accuracy": float(score), "test_loss": float(loss)}
+        trained = [each for each in exchanges if each.trained is not None and each.trained.params]
+        cohort = torch.cat([each.ids for each in trained])
+        models = {name: torch.cat([each.trained.params[name] for each in trained]) for name in trained[0].trained.params}
+        centres = self.algorithm.centre(state, cohort)
+        weights = [name for name in models if name in set(self.model.weights)]
+        models = {name: models[name] for name in weights}
+        divergence = weight_divergence(models, centres)
+        row |= {
+            "local_loss": float(torch.cat([each.trained.loss for each in trained]).mean()),
+            "bytes_up": up, "bytes_down": down, "bytes_total": sum(self.bytes),
+            "divergence_mean": float(divergence.mean()), "divergence_max": float(divergence.max()),
+            "cohort_emd": mean_emd(self.world.label_counts, cohort), "seconds": 0.0,
+            "samples_per_second": round(self.examples / self.seconds, 1) if self.seconds else None,
+        }  # fmt: skip
+        for name, layer in layer_divergence(models, centres).items():
+            row |= {f"divergence_mean/{name}": float(layer.mean()), f"divergence_max/{name}": float(layer.max())}
+        return row | self.algorithm.observe(state, self.world)
+
+    def _record(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self._keeping(lambda: self.folder.write_metrics(self.rows))
+        self.tracker.log(row)
+
+    def _save(self, state: State) -> None:
+        values = {
+            "state": state, "rows": self.rows, "bytes": self.bytes, "examples": self.examples,
+            "seconds": self.seconds, "partition_hash": self.partition_hash,
+        }  # fmt: skip
+        self._keeping(lambda: self.folder.checkpoint.save(values))
+
+    def _keeping(self, write: Any) -> None:
+        """Write, or say why that failed and go on: what was saved before still stands."""
+        try:
+            write()
+        except OSError as error:
+            self.display.say(f"fedexp: could not save ({error}); what was saved before still stands; going on")
+
+    def _resume(self) -> State | None:
+        values, refused = self.folder.checkpoint.load(self.world.device)
+        for line in refused:
+            print(f"fedexp: {line}")
+        if values is None:
+            return None
+        if values["partition_hash"] != self.partition_hash:
+            print("fedexp: the checkpoint was made with other data (the partition differs); starting afresh")
+            return None
+        self.rows, self.bytes, self.examples = values["rows"], values["bytes"], values["examples"]
+        self.seconds = values["seconds"]
+        self.folder.write_metrics(self.rows)
+        print(f"fedexp: going on after round {values['state']['round']}")
+        return values["state"]
+
+    def _result(self, status: str) -> dict[str, Any]:
+        scores = [row["test_accuracy"] for row in self.rows]
+        best = max(range(len(scores)), key=scores.__getitem__, default=None)
+        first = {
+            str(target): next((row["round"] for row in self.rows if row["test_accuracy"] >= target), None)
+            for target in self.config.targets
+        }
+        return {
+            "status": status,
+            "rounds": self.rows[-1]["round"] if self.rows else 0,
+            "final_accuracy": scores[-1] if scores else None,
+            "best_accuracy": scores[best] if scores else None,
+            "best_round": self.rows[best]["round"] if scores else None,
+            "rounds_to": first,
+            "bytes_up": self.bytes[0], "bytes_down": self.bytes[1],
+            "emd": self.emd,
+            "seconds": round_to_milliseconds(self.seconds),
+            "samples_per_second": self.rows[-1]["samples_per_second"] if self.rows else None,
+            "seed": self.config.seed,
+            "fingerprint": self.folder.fingerprint,
+            "partition_hash": self.partition_hash,
+            "versions": versions(),
+            "commit": commit(),
+        }  # fmt: skip
+
+
+def round_to_milliseconds(seconds: float) -> float:
+    return round(seconds, 3)
+
+
+def versions() -> dict[str, str]:
+    return {"fedexp": fedexp.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def commit() -> str | None:
+    """The commit of the source checkout that runs, with + where it has changes; None for an installed wheel."""
+    place = Path(fedexp.__file__).parent
+    ask = ["git", "-C", str(place), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

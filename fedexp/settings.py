@@ -1,0 +1,136 @@
+"""The typed schema of the config, the checks across keys, and the fingerprint of a run."""
+
+import hashlib
+import inspect
+import json
+from dataclasses import MISSING, dataclass, field, make_dataclass
+from typing import Any, get_type_hints
+
+from hydra.core.config_store import ConfigStore
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp.engine import Hardware, Local
+from fedexp.errors import ConfigError, nearest, require
+
+GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
+GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
+    "dataset": set(),
+    "partition": {"dataset", "clients", "seed"},
+    "model": {"shape", "classes"},
+    "algorithm": {"clients_per_round", "local"},
+}
+
+
+@dataclass
+class Settings:
+    """Run-level keys. The groups are free: each file names its constructor and that one's arguments."""
+
+    dataset: dict[str, Any] = field(default_factory=dict)
+    partition: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    hardware: Hardware = field(default_factory=Hardware)
+    tracking: dict[str, Any] = field(default_factory=dict)
+    clients: int = 100
+    clients_per_round: int = 10
+    rounds: int = 100
+    seed: int = 0
+    evaluate_every: int = 1
+    local: Local = field(default_factory=Local)
+    targets: list[float] = field(default_factory=list)
+    output_root: str = "outputs"
+    checkpoint_seconds: float = 30.0
+    paper: str | None = None
+
+
+ConfigStore.instance().store(name="schema", node=Settings)
+
+
+def check(config: DictConfig) -> None:
+    """Raise ConfigError for any value or combination that cannot work, before anything is built."""
+    at_least_one = ("clients", "clients_per_round", "rounds", "evaluate_every")
+    for name in at_least_one:
+        require(config[name] >= 1, name, config[name], "must be at least 1")
+    require(
+        config.clients_per_round <= config.clients, "clients_per_round", config.clients_per_round,
+        f"must be at most clients={config.clients}",
+    )  # fmt: skip
+    for target in config.targets:
+        require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
+    require(config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0")
+    OmegaConf.to_object(config.local).check()
+    OmegaConf.to_object(config.hardware).check()
+    for group in GROUPS:
+        check_arguments(group, config[group], GIVEN[group])
+    check_arguments("tracking", config.tracking, set())
+
+
+def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
+    """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type."""
+    require("_target_" in node, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
+    try:
+        target = get_object(node["_target_"])
+    except Exception as error:
+        raise ConfigError(f"{group}._target_", node["_target_"], f"cannot be imported ({error})") from error
+    parameters = inspect.signature(target).parameters
+    own = {name: value for name, value in arguments(node).items() if name != "_partial_"}
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        for name in own:
+            known = set(parameters) - given
+            if name not in known:
+                raise ConfigError(f"{group}.{name}", own[name], f"no such key; {nearest(name, known)}")
+    for name, parameter in parameters.items():
+        missing = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if missing and name not in given and name not in own:
+            raise ConfigError(f"{group}.{name}", None, "must be given")
+    _check_types(group, target, own)
+
+
+def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
+    """OmegaConf's own conversion rules, against the constructor's type hints."""
+    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    for name, value in own.items():
+        if isinstance(value, dict) and "_target_" in value:
+            continue
+        try:
+            schema = OmegaConf.structured(make_dataclass("Schema", [(name, hints.get(name, Any), MISSING)]))
+        except OmegaConfBaseException:
+            continue  # a type that YAML cannot express: the constructor's own business
+        try:
+            OmegaConf.merge(schema, {name: value})
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{group}.{name}", value, str(error).splitlines()[0]) from error
+
+
+def arguments(node: DictConfig) -> dict[str, Any]:
+    """The constructor's arguments of a group, as plain values (`name` is for people and reports)."""
+    plain = OmegaConf.to_container(node, resolve=True)
+    return {key: value for key, value in plain.items() if key not in ("name", "_target_")}
+
+
+# Keys that cannot change a result: where it runs, who watches, where it is written.
+_WITHOUT_EFFECT = ("hardware", "tracking", "output_root", "checkpoint_seconds", "paper", "table", "scale")
+
+
+def relevant(config: DictConfig) -> dict[str, Any]:
+    """The resolved keys that can change the result (of hardware: the precision)."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    kept = {key: value for key, value in plain.items() if key not in _WITHOUT_EFFECT}
+    kept["precision"] = plain["hardware"]["precision"]
+    for group in GROUPS:
+        kept[group] = {key: value for key, value in kept[group].items() if key not in ("root", "name", "download")}
+    return kept
+
+
+def fingerprint(config: DictConfig) -> str:
+    """Ten hexadecimal digits that name every key that can change the result, and nothing else."""
+    text = json.dumps(relevant(config), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def readable(config: DictConfig) -> str:
+    """What a run is, for people: data set, partition, algorithm, seed."""
+    parts = [str(config[group].get("name", "own")) for group in ("dataset", "partition", "model", "algorithm")]
+    return "-".join([*parts, f"seed{config.seed}"])

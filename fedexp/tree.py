@@ -1,0 +1,89 @@
+"""Arithmetic on nested dicts of tensors.
+
+Params is one model by name, buffers included; a Stack is the same with a leading axis of K models.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+Stack = dict[str, Tensor]
+Tree = dict[str, Any]  # nested dicts whose leaves are tensors
+
+
+def apply(function: Callable[..., Tensor], *trees: Tree) -> Tree:
+    """`function` over the leaves of trees of one shape."""
+    first = trees[0]
+    if not isinstance(first, dict):
+        return function(*trees)
+    return {name: apply(function, *(tree[name] for tree in trees)) for name in first}
+
+
+def leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """(path, leaf) for each leaf, in the order of the dicts."""
+    if not isinstance(tree, dict):
+        yield path, tree
+        return
+    for name, branch in tree.items():
+        yield from leaves(branch, (*path, name))
+
+
+def grow(pairs: list[tuple[tuple[str, ...], Any]]) -> Tree:
+    """The tree that `leaves` would list as `pairs` (empty branches are lost)."""
+    tree: Tree = {}
+    for path, leaf in pairs:
+        branch = tree
+        for name in path[:-1]:
+            branch = branch.setdefault(name, {})
+        branch[path[-1]] = leaf
+    return tree
+
+
+def take(stack: Tree, ids: Tensor | slice | int) -> Tree:
+    """Rows `ids` of every leaf."""
+    return apply(lambda leaf: leaf[ids], stack)
+
+
+def put(stack: Tree, ids: Tensor, rows: Tree) -> None:
+    """Write `rows` at `ids`, in place: per-client memory must not cost a copy of all N clients a round."""
+    apply(lambda leaf, new: leaf.index_copy_(0, ids.to(leaf.device), new.to(leaf.dtype)), stack, rows)
+
+
+def spread(params: Tree, count: int) -> Tree:
+    """`count` copies along a new leading axis, as views: nothing is copied."""
+    return apply(lambda leaf: leaf.expand(count, *leaf.shape), params)
+
+
+def stack(models: list[Tree]) -> Tree:
+    """Models of one shape along a new leading axis."""
+    return apply(lambda *rows: torch.stack(rows), *models)
+
+
+def rows(weights: Tensor, leaf: Tensor) -> Tensor:
+    """`weights` [K] shaped so that it multiplies the rows of `leaf` [K, ...]."""
+    return weights.to(leaf).view(-1, *[1] * (leaf.dim() - 1))
+
+
+def mean(stack: Tree, weights: Tensor) -> Tree:
+    """Mean over the leading axis, weighted by `weights` [K] (normalised here)."""
+    share = weights / weights.sum()
+    return apply(lambda leaf: torch.tensordot(share.to(leaf), leaf, 1), stack)
+
+
+def squared_distance(first: Params, second: Params) -> Tensor:
+    """Sum over all entries of (first - second)^2, over the names of `first`."""
+    return torch.stack([((first[name] - second[name]) ** 2).sum() for name in first]).sum()
+
+
+def row_norms(stack: Stack) -> Tensor:
+    """Euclidean norm of each of the K models: [K]."""
+    squares = [leaf.flatten(1).float().square().sum(1) for _, leaf in leaves(stack)]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def size_in_bytes(tree: Tree) -> int:
+    """Bytes of all leaves as if each row were its own (views over shared rows count in full)."""
+    return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))
