@@ -64,25 +64,28 @@ class Run:
         self.examples = 0
         self.seconds = 0.0
         folder.write_config()
-        self.picture = partition.save(self.world.label_counts, folder.path, dataset.class_names)
+        folder.write_exhibit("partition", partition.table(self.world.label_counts, dataset.class_names))
+        folder.write_exhibit("partition", partition.picture(self.world.label_counts))
         self.partition_hash = self.world.partition_hash()
 
     def carry_out(self) -> dict[str, Any]:
         """All rounds; result.json at the end, whatever the end was."""
         state = self._resume() or self.algorithm.init(self.world, self.model, self.model.params())
         self.tracker.start(self.config, self.folder.path, self.folder.fingerprint)
-        self.tracker.picture("partition", self.picture)
+        self.tracker.picture("partition", self.folder.path / "partition.png")
         self.display = Display(self.config.rounds, state["round"])
-        status, result = "failed", {}
+        status, added = "failed", {}
         try:
             with self.display:
                 state, status = self._rounds(state)
+            added = self.algorithm.conclude(state, self.engine)
+            self._exhibit(state)
         except Interrupted:
             status = "interrupted"
             raise
         finally:
             self.engine.close()
-            result = self._result(status)
+            result = self._result(status) | added
             self.folder.write_result(result)
             self.tracker.finish(result, failed=status in ("failed", "diverged"))
         self.folder.write_model(state["params"])
@@ -96,7 +99,9 @@ class Run:
         while state["round"] < config.rounds:
             round, began = state["round"], time.monotonic()
             try:
-                state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
+                state = self.algorithm.round(
+                    state, self.world, self.engine, generator(config.seed, "round", round)
+                )
             except Interrupted:
                 self._save(state)
                 raise Interrupted(self.stop.signal) from None
@@ -112,6 +117,8 @@ class Run:
             self.display.advance(row)
             if row is not None and not math.isfinite(row["local_loss"] + row["test_loss"]):
                 return state, "diverged"
+            if config.exhibit_every and state["round"] % config.exhibit_every == 0:
+                self._exhibit(state)
             if time.monotonic() - saved >= config.checkpoint_seconds and state["round"] < config.rounds:
                 self._save(state)
                 saved = time.monotonic()
@@ -127,10 +134,17 @@ class Run:
     def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
         """A row of metrics.csv; the only place where numbers leave the device."""
         score, loss = accuracy.test(lambda x: self.algorithm.predict(state, self.model, x), self.world)
-        row: dict[str, Any] = {"round": state["round"], "test_accuracy": float(score), "test_loss": float(loss)}
+        row: dict[str, Any] = {
+            "round": state["round"],
+            "test_accuracy": float(score),
+            "test_loss": float(loss),
+        }
         trained = [each for each in exchanges if each.trained is not None and each.trained.params]
         cohort = torch.cat([each.ids for each in trained])
-        models = {name: torch.cat([each.trained.params[name] for each in trained]) for name in trained[0].trained.params}
+        models = {
+            name: torch.cat([each.trained.params[name] for each in trained])
+            for name in trained[0].trained.params
+        }
         centres = self.algorithm.centre(state, cohort)
         weights = [name for name in models if name in set(self.model.weights)]
         models = {name: models[name] for name in weights}
@@ -143,8 +157,15 @@ class Run:
             "samples_per_second": round(self.examples / self.seconds, 1) if self.seconds else None,
         }  # fmt: skip
         for name, layer in layer_divergence(models, centres).items():
-            row |= {f"divergence_mean/{name}": float(layer.mean()), f"divergence_max/{name}": float(layer.max())}
-        return row | self.algorithm.observe(state, self.world)
+            row |= {
+                f"divergence_mean/{name}": float(layer.mean()),
+                f"divergence_max/{name}": float(layer.max()),
+            }
+        return row | self.algorithm.observe(state, self.engine)
+
+    def _exhibit(self, state: State) -> None:
+        for name, content in self.algorithm.exhibits(state, self.engine).items():
+            self.folder.write_exhibit(name, content)
 
     def _record(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
@@ -163,7 +184,9 @@ class Run:
         try:
             write()
         except OSError as error:
-            self.display.say(f"fedexp: could not save ({error}); what was saved before still stands; going on")
+            self.display.say(
+                f"fedexp: could not save ({error}); what was saved before still stands; going on"
+            )
 
     def _resume(self) -> State | None:
         values, refused = self.folder.checkpoint.load(self.world.device)

@@ -42,6 +42,7 @@ class Settings:
     targets: list[float] = field(default_factory=list)
     output_root: str = "outputs"
     checkpoint_seconds: float = 30.0
+    exhibit_every: int = 0
     paper: str | None = None
 
 
@@ -59,7 +60,15 @@ def check(config: DictConfig) -> None:
     )  # fmt: skip
     for target in config.targets:
         require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
-    require(config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0")
+    require(
+        config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0"
+    )
+    require(
+        config.exhibit_every >= 0,
+        "exhibit_every",
+        config.exhibit_every,
+        "must be at least 0 (0: at the end only)",
+    )
     OmegaConf.to_object(config.local).check()
     OmegaConf.to_object(config.hardware).check()
     for group in GROUPS:
@@ -69,7 +78,12 @@ def check(config: DictConfig) -> None:
 
 def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
     """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type."""
-    require("_target_" in node, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
+    require(
+        "_target_" in node,
+        f"{group}._target_",
+        None,
+        "must name a class or function, e.g. package.module.name",
+    )
     try:
         target = get_object(node["_target_"])
     except Exception as error:
@@ -111,7 +125,16 @@ def arguments(node: DictConfig) -> dict[str, Any]:
 
 
 # Keys that cannot change a result: where it runs, who watches, where it is written.
-_WITHOUT_EFFECT = ("hardware", "tracking", "output_root", "checkpoint_seconds", "paper", "table", "scale")
+_WITHOUT_EFFECT = (
+    "hardware",
+    "tracking",
+    "output_root",
+    "checkpoint_seconds",
+    "exhibit_every",
+    "paper",
+    "table",
+    "scale",
+)
 
 
 def relevant(config: DictConfig) -> dict[str, Any]:
@@ -120,7 +143,9 @@ def relevant(config: DictConfig) -> dict[str, Any]:
     kept = {key: value for key, value in plain.items() if key not in _WITHOUT_EFFECT}
     kept["precision"] = plain["hardware"]["precision"]
     for group in GROUPS:
-        kept[group] = {key: value for key, value in kept[group].items() if key not in ("root", "name", "download")}
+        kept[group] = {
+            key: value for key, value in kept[group].items() if key not in ("root", "name", "download")
+        }
     return kept
 
 
@@ -132,5 +157,7 @@ def fingerprint(config: DictConfig) -> str:
 
 def readable(config: DictConfig) -> str:
     """What a run is, for people: data set, partition, algorithm, seed."""
-    parts = [str(config[group].get("name", "own")) for group in ("dataset", "partition", "model", "algorithm")]
+    parts = [
+        str(config[group].get("name", "own")) for group in ("dataset", "partition", "model", "algorithm")
+    ]
     return "-".join([*parts, f"seed{config.seed}"])

@@ -80,6 +80,14 @@ class FedAvg:
         """Logits [n, C] of what is evaluated now: the global model."""
         return model(state["params"], x, training=False)
 
-    def observe(self, state: State, world: World) -> dict[str, Any]:
-        """What this algorithm adds to the measures of an evaluated round: names to numbers."""
+    def observe(self, state: State, engine: Engine) -> dict[str, float]:
+        """What this algorithm adds to the row of an evaluated round in metrics.csv."""
+        return {}
+
+    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
+        """What it adds to result.json at the end."""
+        return {}
+
+    def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
+        """Pictures (matplotlib figures) and tables (data frames) for the run's folder, by file name."""
         return {}

@@ -32,7 +32,12 @@ class Scaffold(FedAvg):
 
     def __post_init__(self) -> None:
         require(self.server_lr > 0, "algorithm.server_lr", self.server_lr, "must be above 0")
-        require(self.path in ("effective", "published"), "algorithm.path", self.path, "must be effective or published")
+        require(
+            self.path in ("effective", "published"),
+            "algorithm.path",
+            self.path,
+            "must be effective or published",
+        )
         require(
             self.weights in ("examples", "uniform"), "algorithm.weights", self.weights,
             "must be examples or uniform",

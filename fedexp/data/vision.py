@@ -57,8 +57,10 @@ def svhn(root: str, transform: Transform, download: bool = True) -> Dataset:
 
 
 def _load(name: str, kind: Callable[..., Any], root: str, download: bool, transform: Transform) -> Dataset:
-    part = (lambda train: {"split": "train" if train else "test"}) if name == "svhn" else (
-        lambda train: {"train": train}
+    part = (
+        (lambda train: {"split": "train" if train else "test"})
+        if name == "svhn"
+        else (lambda train: {"train": train})
     )
     try:
         train, test = (kind(root, **part(is_train), download=download) for is_train in (True, False))

@@ -31,6 +31,7 @@ class Engine:
         self.shop = Workshop(model, world, local, seed, hardware.precision, stopped)
         self.hardware = hardware
         self.exchanges: list[Exchange] = []
+        self.siblings: list[Engine] = []
         self.crew: Crew | None = None
         self.at_once: int | None = None
         if hardware.clients_at_once != "auto":
@@ -75,7 +76,8 @@ class Engine:
 
     def drain(self) -> list[Exchange]:
         """What was exchanged since the last call."""
-        done, self.exchanges = self.exchanges, []
+        done = list(self.exchanges)
+        self.exchanges.clear()  # in place: siblings note theirs in the same list
         return done
 
     @torch.no_grad()
@@ -84,9 +86,9 @@ class Engine:
         losses, hits = [], []
         for row, client in enumerate(ids.tolist()):
             params, rows = tree.take(models, row), self.world.of(client)
-            logits = torch.cat([
-                self.model(params, self.world.prepare(part), training=False) for part in rows.split(chunk)
-            ])
+            logits = torch.cat(
+                [self.model(params, self.world.prepare(part), training=False) for part in rows.split(chunk)]
+            )
             labels = self.world.y[rows]
             losses.append(F.cross_entropy(logits, labels))
             hits.append((logits.argmax(1) == labels).float().mean())
@@ -96,10 +98,16 @@ class Engine:
         """An engine for another model over other examples (a head over features) within the same round."""
         other = Engine(model, world, local, self.hardware, self.seed, self.shop.stopped)
         other.exchanges = self.exchanges
+        self.siblings.append(other)
         return other
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the worker processes, the siblings' too; a later `train` would start new ones."""
+        self._dismiss()
+        for sibling in self.siblings:
+            sibling.close()
+
+    def _dismiss(self) -> None:
         if self.crew is not None:
             self.crew.close()
             self.crew = None
@@ -118,12 +126,12 @@ class Engine:
         if workers < 2 or self.world.device.type != "cpu":
             return train_one_by_one(self.shop, algorithm, round, ids, sent)
         if self.crew is None or not self.crew.fits(algorithm, sent, len(ids)):
-            self.close()
+            self._dismiss()
             self.crew = Crew(self.shop, algorithm, sent, workers)
         try:
             return self.crew.train(round, ids, sent)
         except BaseException:
-            self.close()
+            self._dismiss()
             raise
 
     def _in_chunks(self, algorithm: "FedAvg", round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
@@ -141,7 +149,9 @@ class Engine:
                     raise
                 self.at_once = -(-size // 2)
                 torch.cuda.empty_cache()
-                print(f"fedexp: out of device memory with {size} clients at once; going on with {self.at_once}")
+                print(
+                    f"fedexp: out of device memory with {size} clients at once; going on with {self.at_once}"
+                )
                 continue
             done += len(ids[rows])
         stacks, losses = zip(*parts)

@@ -69,7 +69,7 @@ class BatchNorm(nn.Module):
                 x, self.weight, self.bias, None, None, True, self.momentum, self.eps
             )
             variance = inverse.detach() ** -2 - self.eps
-            count = x.numel() / x.shape[1]
+            count = x.new_tensor(x.numel() / x.shape[1], dtype=variance.dtype)
         else:
             y, mean, variance, count = self._weighted(x, now.weight)
         self._keep(now, mean.detach(), variance.detach(), count)
@@ -87,8 +87,8 @@ class BatchNorm(nn.Module):
         scale = self.weight * (variance + self.eps).rsqrt()
         return centred * scale.view(shape) + self.bias.view(shape), mean, variance, count
 
-    def _keep(self, now: TrainingPass, mean: Tensor, variance: Tensor, count: Tensor | float) -> None:
-        unbiased = variance * (count / (torch.as_tensor(count) - 1).clamp_min(1))
+    def _keep(self, now: TrainingPass, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        unbiased = variance * (count / (count - 1).clamp_min(1))
         for name, new in (("running_mean", mean), ("running_var", unbiased)):
             old = getattr(self, name)
             now.statistics[f"{self.path}.{name}"] = old + self.momentum * (new.to(old.dtype) - old)
@@ -123,7 +123,7 @@ def purify(net: nn.Module) -> nn.Module:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if not (module.affine and module.track_running_stats and module.momentum is not None):
                 raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
-            new = BatchNorm(module.num_features, module.eps, module.momentum)
+            new = BatchNorm(module.num_features, module.eps, module.momentum).to(module.weight)
             new.load_state_dict({name: module.state_dict()[name] for name in new.state_dict()})
         elif isinstance(module, nn.Dropout):
             new = Dropout(module.p)

@@ -19,7 +19,10 @@ def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> li
     labels, classes = dataset.train_y.numpy(), dataset.classes
     total = clients * per_client
     require(
-        1 <= per_client <= classes, "partition.per_client", per_client, f"must be from 1 to {classes} (classes)"
+        1 <= per_client <= classes,
+        "partition.per_client",
+        per_client,
+        f"must be from 1 to {classes} (classes)",
     )
     require(
         total >= classes, "clients", clients,

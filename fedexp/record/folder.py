@@ -1,5 +1,6 @@
 """A run's folder: outputs/<readable>-<fingerprint>/."""
 
+import io
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 from filelock import FileLock, Timeout
+from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.record import files
@@ -62,6 +64,15 @@ class RunFolder:
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         files.write_text(self.path / "metrics.csv", pd.DataFrame(rows).to_csv(index=False))
+
+    def write_exhibit(self, name: str, content: Figure | pd.DataFrame) -> None:
+        """A figure as <name>.png, a table as <name>.csv."""
+        if isinstance(content, pd.DataFrame):
+            files.write_text(self.path / f"{name}.csv", content.to_csv())
+            return
+        picture = io.BytesIO()
+        content.savefig(picture, dpi=100, format="png")
+        files.write(self.path / f"{name}.png", lambda file: file.write(picture.getvalue()))
 
     def write_model(self, params: Any) -> None:
         files.write(self.path / "model.pt", lambda file: torch.save(params, file))

@@ -1,17 +1,8 @@
 """The partition as a picture and as a table: clients x classes."""
 
-import io
-from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
-
 import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
-
-from fedexp.record import files
 
 
 def table(label_counts: Tensor, class_names: list[str] | None = None) -> pd.DataFrame:
@@ -32,12 +23,3 @@ def picture(label_counts: Tensor) -> Figure:
     axes.set_xlim(-1, clients)
     axes.set_ylim(-1, classes)
     return figure
-
-
-def save(label_counts: Tensor, folder: Path, class_names: list[str] | None = None) -> Path:
-    """Write partition.csv and partition.png; the picture's path."""
-    files.write_text(folder / "partition.csv", table(label_counts, class_names).to_csv())
-    buffer = io.BytesIO()
-    picture(label_counts).savefig(buffer, dpi=100, format="png")
-    files.write(folder / "partition.png", lambda file: file.write(buffer.getvalue()))
-    return folder / "partition.png"
