@@ -99,9 +99,7 @@ class Run:
         while state["round"] < config.rounds:
             round, began = state["round"], time.monotonic()
             try:
-                state = self.algorithm.round(
-                    state, self.world, self.engine, generator(config.seed, "round", round)
-                )
+                state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
             except Interrupted:
                 self._save(state)
                 raise Interrupted(self.stop.signal) from None
@@ -142,8 +140,7 @@ class Run:
         trained = [each for each in exchanges if each.trained is not None and each.trained.params]
         cohort = torch.cat([each.ids for each in trained])
         models = {
-            name: torch.cat([each.trained.params[name] for each in trained])
-            for name in trained[0].trained.params
+            name: torch.cat([each.trained.params[name] for each in trained]) for name in trained[0].trained.params
         }
         centres = self.algorithm.centre(state, cohort)
         weights = [name for name in models if name in set(self.model.weights)]
@@ -184,9 +181,7 @@ class Run:
         try:
             write()
         except OSError as error:
-            self.display.say(
-                f"fedexp: could not save ({error}); what was saved before still stands; going on"
-            )
+            self.display.say(f"fedexp: could not save ({error}); what was saved before still stands; going on")
 
     def _resume(self) -> State | None:
         values, refused = self.folder.checkpoint.load(self.world.device)

@@ -60,9 +60,7 @@ def check(config: DictConfig) -> None:
     )  # fmt: skip
     for target in config.targets:
         require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
-    require(
-        config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0"
-    )
+    require(config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0")
     require(
         config.exhibit_every >= 0,
         "exhibit_every",
@@ -143,9 +141,7 @@ def relevant(config: DictConfig) -> dict[str, Any]:
     kept = {key: value for key, value in plain.items() if key not in _WITHOUT_EFFECT}
     kept["precision"] = plain["hardware"]["precision"]
     for group in GROUPS:
-        kept[group] = {
-            key: value for key, value in kept[group].items() if key not in ("root", "name", "download")
-        }
+        kept[group] = {key: value for key, value in kept[group].items() if key not in ("root", "name", "download")}
     return kept
 
 
@@ -157,7 +153,5 @@ def fingerprint(config: DictConfig) -> str:
 
 def readable(config: DictConfig) -> str:
     """What a run is, for people: data set, partition, algorithm, seed."""
-    parts = [
-        str(config[group].get("name", "own")) for group in ("dataset", "partition", "model", "algorithm")
-    ]
+    parts = [str(config[group].get("name", "own")) for group in ("dataset", "partition", "model", "algorithm")]
     return "-".join([*parts, f"seed{config.seed}"])

@@ -58,9 +58,7 @@ def svhn(root: str, transform: Transform, download: bool = True) -> Dataset:
 
 def _load(name: str, kind: Callable[..., Any], root: str, download: bool, transform: Transform) -> Dataset:
     part = (
-        (lambda train: {"split": "train" if train else "test"})
-        if name == "svhn"
-        else (lambda train: {"train": train})
+        (lambda train: {"split": "train" if train else "test"}) if name == "svhn" else (lambda train: {"train": train})
     )
     try:
         train, test = (kind(root, **part(is_train), download=download) for is_train in (True, False))

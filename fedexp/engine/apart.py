@@ -22,9 +22,7 @@ from fedexp.engine.exchange import Sent
 from fedexp.tree import Stack, Tree
 
 
-def train_one_by_one(
-    shop: Workshop, rule: Rule, round: int, ids: list[int], sent: Sent
-) -> tuple[Stack, Tensor]:
+def train_one_by_one(shop: Workshop, rule: Rule, round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
     """The same in this process, one client after another."""
     done = [shop.train(rule, round, client, one(sent, row)) for row, client in enumerate(ids)]
     return tree.stack([params for params, _ in done]), torch.stack([loss for _, loss in done])
@@ -115,9 +113,7 @@ class Crew:
         return order[turn] if turn < len(order) else None
 
     def _train(self, round: int, client: int, row: int) -> None:
-        parts = tree.grow(
-            [(path, self.inbox[path][0 if shared else row]) for path, *_, shared in self.layout]
-        )
+        parts = tree.grow([(path, self.inbox[path][0 if shared else row]) for path, *_, shared in self.layout])
         sent = Sent(*(parts.get(name, {}) for name in ("start", "extra", "memory")))
         params, loss = self.shop.train(self.rule, round, client, sent)
         for name, value in params.items():
@@ -131,9 +127,7 @@ def _parts(sent: Sent) -> Tree:
 
 def _layout(sent: Sent) -> list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]:
     """Path, shape of a row, dtype, and whether all rows are one (an expanded view), of every leaf."""
-    return [
-        (path, leaf.shape[1:], leaf.dtype, leaf.stride(0) == 0) for path, leaf in tree.leaves(_parts(sent))
-    ]
+    return [(path, leaf.shape[1:], leaf.dtype, leaf.stride(0) == 0) for path, leaf in tree.leaves(_parts(sent))]
 
 
 def _shared(layout: list[Any], rows: int) -> dict[tuple[str, ...], Tensor]:
@@ -143,9 +137,7 @@ def _shared(layout: list[Any], rows: int) -> dict[tuple[str, ...], Tensor]:
         full = (1 if shared else rows, *shape)
         count = max(1, torch.Size(full).numel())
         memory = mmap.mmap(-1, count * dtype.itemsize)
-        boxes[path] = torch.frombuffer(memory, dtype=dtype, count=count)[: torch.Size(full).numel()].view(
-            full
-        )
+        boxes[path] = torch.frombuffer(memory, dtype=dtype, count=count)[: torch.Size(full).numel()].view(full)
     return boxes
 
 

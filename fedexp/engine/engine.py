@@ -149,9 +149,7 @@ class Engine:
                     raise
                 self.at_once = -(-size // 2)
                 torch.cuda.empty_cache()
-                print(
-                    f"fedexp: out of device memory with {size} clients at once; going on with {self.at_once}"
-                )
+                print(f"fedexp: out of device memory with {size} clients at once; going on with {self.at_once}")
                 continue
             done += len(ids[rows])
         stacks, losses = zip(*parts)

@@ -31,9 +31,7 @@ class Local:
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
         require(self.epochs >= 1, "local.epochs", self.epochs, "must be at least 1")
-        require(
-            self.steps is None or self.steps >= 1, "local.steps", self.steps, "must be at least 1, or null"
-        )
+        require(self.steps is None or self.steps >= 1, "local.steps", self.steps, "must be at least 1, or null")
         require(self.batch_size >= 1, "local.batch_size", self.batch_size, "must be at least 1")
         require(self.lr > 0, "local.lr", self.lr, "must be above 0")
         require(0 <= self.momentum < 1, "local.momentum", self.momentum, "must be in [0, 1)")

@@ -16,9 +16,7 @@ from fedexp.engine.plan import batches, noise_key
 from fedexp.tree import Params, Stack
 
 
-def train_together(
-    shop: Workshop, rule: Rule, round: int, ids: list[int], sent: Sent
-) -> tuple[Stack, Tensor]:
+def train_together(shop: Workshop, rule: Rule, round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
     """Train all of `ids` at once: their new models [K, ...] and mean local losses [K]."""
     world, device = shop.world, shop.world.device
     plans = [batches(shop.seed, round, client, int(world.sizes[client]), shop.local) for client in ids]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -49,8 +48,7 @@ class Model:
     def params(self) -> Params:
         """A copy of the net's own weights and buffers."""
         return {
-            name: value.detach().clone()
-            for name, value in [*self.net.named_parameters(), *self.net.named_buffers()]
+            name: value.detach().clone() for name, value in [*self.net.named_parameters(), *self.net.named_buffers()]
         }
 
     def __call__(self, params: Params, x: Tensor, training: bool = True) -> Tensor:

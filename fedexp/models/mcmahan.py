@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from fedexp.models.classifier import Classifier
 from fedexp.errors import require
+from fedexp.models.classifier import Classifier
 
 
 def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512) -> Classifier:

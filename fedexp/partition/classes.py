@@ -19,9 +19,7 @@ def classes(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> l
     k = 2 and ten classes gives the paper's {0, 2} and {1, 9} (FedConcat, appendix C).
     """
     count, labels = dataset.classes, dataset.train_y.numpy()
-    require(
-        1 <= per_client <= count, "partition.per_client", per_client, f"must be from 1 to {count} (classes)"
-    )
+    require(1 <= per_client <= count, "partition.per_client", per_client, f"must be from 1 to {count} (classes)")
     require(
         clients >= count, "clients", clients,
         f"fewer clients than the {count} classes leave a class to no client; use at least {count}",

@@ -14,7 +14,5 @@ def natural(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
         f"{dataset.name} does not say whose its examples are; image_folder does with train/CLIENT/CLASS/",
     )  # fmt: skip
     count = int(dataset.owners.max()) + 1
-    require(
-        clients == count, "clients", clients, f"this data set has {count} clients of its own; use {count}"
-    )
+    require(clients == count, "clients", clients, f"this data set has {count} clients of its own; use {count}")
     return [torch.nonzero(dataset.owners == client).squeeze(1) for client in range(count)]

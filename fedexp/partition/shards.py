@@ -38,8 +38,7 @@ def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> li
         f"class {poor} has {counts[poor]} examples for {cuts[poor]} shards; use fewer clients",
     )  # fmt: skip
     pieces = [
-        np.array_split(random.permutation(np.flatnonzero(labels == label)), cuts[label])
-        for label in range(classes)
+        np.array_split(random.permutation(np.flatnonzero(labels == label)), cuts[label]) for label in range(classes)
     ]
     owned = _deal(cuts, clients, per_client, random)
     return [torch.from_numpy(np.concatenate([pieces[label].pop() for label in own])) for own in owned]

@@ -5,9 +5,7 @@ import numpy as np
 from fedexp.errors import require
 
 
-def client_sizes(
-    examples: int, clients: int, quantity_alpha: float | None, random: np.random.Generator
-) -> np.ndarray:
+def client_sizes(examples: int, clients: int, quantity_alpha: float | None, random: np.random.Generator) -> np.ndarray:
     """Sizes [N] that sum to `examples`: equal (to within one), or with quantity skew Dirichlet(alpha).
 
     With skew every client keeps at least one example. Raises ConfigError for fewer examples than clients.

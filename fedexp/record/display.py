@@ -54,9 +54,7 @@ class Display:
         if now - self.said >= self.between or self.done == self.rounds:
             self.said = now
             pace = (now - self.started) / (self.done - self.first)
-            self.say(
-                f"round {self.done}/{self.rounds}  {self.latest}  ETA {pace * (self.rounds - self.done):.0f} s"
-            )
+            self.say(f"round {self.done}/{self.rounds}  {self.latest}  ETA {pace * (self.rounds - self.done):.0f} s")
 
     def summary(self, title: str, result: dict[str, Any]) -> None:
         """The closing table."""

@@ -19,9 +19,7 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)
-            }
+            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
         else:
             self._before = {}
         return self

@@ -1,0 +1,81 @@
+"""Small worlds that tests train in: made data, or scikit-learn's digits; nothing is downloaded."""
+
+import torch
+from torch import nn
+
+from fedexp.data import Dataset, Transform
+from fedexp.engine import Engine, Hardware, Local
+from fedexp.models import Classifier, Model
+from fedexp.randomness import generator
+from fedexp.world import World
+
+SIZES = [5, 40, 17, 30, 8, 20]  # unequal on purpose: some smaller than a batch, none a multiple of 8
+
+
+def make_world(sizes=SIZES, classes=4, shape=(1, 8, 8), dtype=torch.float64, transform=None) -> World:
+    """Random images with labels that depend on them, client k holding sizes[k] of them."""
+    draw = torch.Generator().manual_seed(7)
+    n = sum(sizes)
+    x = torch.randint(0, 256, (n + 40, *shape), generator=draw, dtype=torch.uint8)
+    y = torch.randint(0, classes, (n + 40,), generator=draw)
+    x[:, 0, 0, 0] = (y * (255 // classes)).to(torch.uint8)
+    rows = torch.randperm(n, generator=draw)
+    transform = transform or Transform()
+    return World(x[:n], y[:n], x[n:], y[n:], rows, torch.tensor(sizes), classes, transform, dtype)
+
+
+def make_dataset(labels, classes=None) -> Dataset:
+    """A data set of which only the labels matter."""
+    y = torch.as_tensor(labels)
+    x = torch.zeros(len(y), 1, 4, 4, dtype=torch.uint8)
+    return Dataset("made", x, y, x[:1], y[:1], classes or int(y.max()) + 1, Transform())
+
+
+def make_model(kind="cnn", world=None, dtype=torch.float64) -> Model:
+    """cnn: convolution and linear; norm: with BatchNorm and dropout; linear: the head alone."""
+    torch.manual_seed(3)
+    channels, classes = (world.shape[0], world.classes) if world else (1, 4)
+    body = {
+        "cnn": [nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()],
+        "norm": [
+            nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.ReLU(), nn.Dropout2d(0.2),
+            nn.Flatten(), nn.Dropout(0.3),
+        ],
+        "linear": [nn.Flatten()],
+    }[kind]  # fmt: skip
+    head = nn.Linear(64 if kind == "linear" else 36, classes)
+    return Model(Classifier(nn.Sequential(*body), head).to(dtype))
+
+
+def make_engine(model, world, local=None, engine="apart", workers=1, seed=0) -> Engine:
+    hardware = Hardware(device="cpu", engine=engine, workers=str(workers))
+    return Engine(model, world, local or Local(epochs=2, batch_size=8, lr=0.1), hardware, seed)
+
+
+LOCAL = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3, lr_decay=0.9, max_grad_norm=1.0)
+
+
+def play(make, kind="cnn", mechanism="apart", workers=1, dtype=torch.float64, local=LOCAL, transform=None, count=3):
+    """The State after `count` rounds of make(clients_per_round, local) in the small world."""
+    algorithm = make(3, local)
+    world = algorithm.adapt(make_world(dtype=dtype, transform=transform))
+    model = make_model(kind, world, dtype)
+    engine = make_engine(model, world, local, mechanism, workers)
+    state = algorithm.init(world, model, model.params())
+    for round in range(count):
+        state = algorithm.round(state, world, engine, generator(0, "round", round))
+    engine.close()
+    return state
+
+
+def gap(first, second):
+    """Largest difference between two States' params, relative to the largest entry of each tensor."""
+    first, second = first["params"], second["params"]
+    return max(float((first[name] - second[name]).abs().max() / first[name].abs().max()) for name in first)
+
+
+def assert_mechanisms_agree(make, kind="cnn", **settings):
+    """One by one and as one stack: the same weights to 1e-9 in float64."""
+    alone = play(make, kind, "apart", **settings)
+    stack = play(make, kind, "together", **settings)
+    assert gap(alone, stack) < 1e-9
