@@ -17,8 +17,8 @@ from fedexp.engine import Engine, Exchange
 from fedexp.engine.client import Interrupted
 from fedexp.engine.exchange import State
 from fedexp.measure import accuracy
+from fedexp.measure.cohort import cohort_measures, examples_trained
 from fedexp.measure.communication import traffic
-from fedexp.measure.divergence import layer_divergence, weight_divergence
 from fedexp.measure.skew import mean_emd
 from fedexp.randomness import generator
 from fedexp.record import partition
@@ -106,7 +106,7 @@ class Run:
             exchanges = self.engine.drain()
             up, down = traffic(exchanges)
             self.bytes = [self.bytes[0] + up, self.bytes[1] + down]
-            self.examples += sum(self._trained_examples(exchange) for exchange in exchanges)
+            self.examples += examples_trained(exchanges, config.local.batch_size)
             due = state["round"] % config.evaluate_every == 0 or state["round"] == config.rounds
             row = self._measure(state, exchanges, up, down) if due else None
             self.seconds += time.monotonic() - began
@@ -122,13 +122,6 @@ class Run:
                 saved = time.monotonic()
         return state, "finished"
 
-    def _trained_examples(self, exchange: Exchange) -> int:
-        """Examples that a cohort's local training went through."""
-        if exchange.trained is None or not exchange.trained.params:
-            return 0
-        local, sizes = self.engine.local, exchange.trained.sizes
-        return int((exchange.trained.steps * torch.minimum(sizes, torch.tensor(local.batch_size))).sum())
-
     def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
         """A row of metrics.csv; the only place where numbers leave the device."""
         score, loss = accuracy.test(lambda x: self.algorithm.predict(state, self.model, x), self.world)
@@ -137,28 +130,17 @@ class Run:
             "test_accuracy": float(score),
             "test_loss": float(loss),
         }
-        trained = [each for each in exchanges if each.trained is not None and each.trained.params]
-        cohort = torch.cat([each.ids for each in trained])
-        models = {
-            name: torch.cat([each.trained.params[name] for each in trained]) for name in trained[0].trained.params
-        }
-        centres = self.algorithm.centre(state, cohort)
-        weights = [name for name in models if name in set(self.model.weights)]
-        models = {name: models[name] for name in weights}
-        divergence = weight_divergence(models, centres)
+        cohort = cohort_measures(
+            exchanges, self.model.weights, lambda ids: self.algorithm.centre(state, ids), self.world.label_counts
+        )
         row |= {
-            "local_loss": float(torch.cat([each.trained.loss for each in trained]).mean()),
+            "local_loss": cohort.pop("local_loss"),
             "bytes_up": up, "bytes_down": down, "bytes_total": sum(self.bytes),
-            "divergence_mean": float(divergence.mean()), "divergence_max": float(divergence.max()),
-            "cohort_emd": mean_emd(self.world.label_counts, cohort), "seconds": 0.0,
+            "divergence_mean": cohort.pop("divergence_mean"), "divergence_max": cohort.pop("divergence_max"),
+            "cohort_emd": cohort.pop("cohort_emd"), "seconds": 0.0,
             "samples_per_second": round(self.examples / self.seconds, 1) if self.seconds else None,
         }  # fmt: skip
-        for name, layer in layer_divergence(models, centres).items():
-            row |= {
-                f"divergence_mean/{name}": float(layer.mean()),
-                f"divergence_max/{name}": float(layer.max()),
-            }
-        return row | self.algorithm.observe(state, self.engine)
+        return row | cohort | self.algorithm.observe(state, self.engine)
 
     def _exhibit(self, state: State) -> None:
         for name, content in self.algorithm.exhibits(state, self.engine).items():

@@ -48,17 +48,17 @@ class Workshop:
 
     def objective(
         self, rule: Rule, weights: Params, buffers: Params, batch: Batch, sent: OneClient, key: Tensor,
-        padded: bool,
+        padded: bool, alone: bool = False,
     ) -> tuple[Tensor, Params]:  # fmt: skip
         """One client's loss on one batch, and the running statistics that its layers would keep."""
-        with training(batch.weight if padded else None, key) as now, self.autocast():
+        with training(batch.weight if padded else None, key, alone) as now, self.autocast():
             loss = rule.loss(self.model, {**weights, **buffers}, batch, sent)
         return loss, {name: value.detach() for name, value in now.statistics.items()}
 
     def train(self, rule: Rule, round: int, client: int, sent: OneClient) -> tuple[Params, Tensor]:
         """Train one client from `sent.start`: its new Params and its mean loss over all steps."""
         world, local = self.world, self.local
-        params = {name: _own(value) for name, value in sent.start.items()}
+        params = {name: value.detach().clone() for name, value in sent.start.items()}
         weights = {name: params[name].requires_grad_() for name in self.model.weights if name in params}
         buffers = {name: value for name, value in params.items() if name not in weights}
         rows, names, tensors = world.of(client), list(weights), list(weights.values())
@@ -68,8 +68,10 @@ class Workshop:
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], torch.tensor(base + step, device=rows.device)
             x = world.prepare(chosen, key)
-            batch = Batch(_dense(x), world.y[chosen], torch.ones(len(chosen), dtype=x.dtype, device=x.device))
-            loss, statistics = self.objective(rule, weights, buffers, batch, sent, key, padded=False)
+            if x.dim() == 4:  # the first convolution, of few channels, is faster so
+                x = x.to(memory_format=torch.channels_last)
+            batch = Batch(x, world.y[chosen], torch.ones(len(chosen), dtype=x.dtype, device=x.device))
+            loss, statistics = self.objective(rule, weights, buffers, batch, sent, key, padded=False, alone=True)
             grads = torch.autograd.grad(loss, tensors, materialize_grads=True)
             with torch.no_grad():
                 grads = list(rule.correct(dict(zip(names, grads)), params, sent).values())
@@ -82,15 +84,6 @@ class Workshop:
                 raise Interrupted
         done = {**{name: value.detach() for name, value in weights.items()}, **buffers}
         return {name: done[name] for name in params}, torch.as_tensor(total / len(plan), dtype=torch.float32)
-
-
-def _own(value: Tensor) -> Tensor:
-    """A private copy; convolution weights with channels last, which CPUs and tensor cores prefer."""
-    return _dense(value.detach().clone())
-
-
-def _dense(value: Tensor) -> Tensor:
-    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value.contiguous()
 
 
 def one(sent: Any, row: int) -> OneClient:
