@@ -1,0 +1,44 @@
+"""What is measured of the cohort that trained in a round."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedexp.engine import Exchange
+from fedexp.measure.divergence import layer_divergence, weight_divergence
+from fedexp.measure.skew import mean_emd
+from fedexp.tree import Stack
+
+
+def cohort_measures(
+    exchanges: list[Exchange], weights: list[str], centre: Callable[[Tensor], Stack], label_counts: Tensor
+) -> dict[str, float]:
+    """Local loss, weight divergence (over all weights, and per layer) and EMD of those who trained.
+
+    centre(ids) gives the model that each is measured against; `weights` are the entries that are trained.
+    """
+    trained = [each for each in exchanges if each.trained is not None and each.trained.params]
+    ids = torch.cat([each.ids for each in trained])
+    names = [name for name in trained[0].trained.params if name in set(weights)]
+    models = {name: torch.cat([each.trained.params[name] for each in trained]) for name in names}
+    centres = centre(ids)
+    divergence = weight_divergence(models, centres)
+    row = {
+        "local_loss": float(torch.cat([each.trained.loss for each in trained]).mean()),
+        "divergence_mean": float(divergence.mean()),
+        "divergence_max": float(divergence.max()),
+        "cohort_emd": mean_emd(label_counts, ids),
+    }
+    for name, layer in layer_divergence(models, centres).items():
+        row |= {f"divergence_mean/{name}": float(layer.mean()), f"divergence_max/{name}": float(layer.max())}
+    return row
+
+
+def examples_trained(exchanges: list[Exchange], batch_size: int) -> int:
+    """How many examples the cohort's local training went through (a last partial batch counts as full)."""
+    total = 0
+    for _, _, trained in exchanges:
+        if trained is not None and trained.params:
+            total += int((trained.steps * trained.sizes.clamp(max=batch_size)).sum())
+    return total
