@@ -58,7 +58,7 @@ class FedCat(FedAvg):
     def _begin(self, state: State, world: World, gen: Generator) -> State:
         """Group anew every lambda K rounds; start a cycle from K copies of the global model."""
         k, round = self.clients_per_round, state["round"]
-        if round % (self.cycles_per_grouping * k) == 0:
+        if self.grouping and round % (self.cycles_per_grouping * k) == 0:
             places = torch.arange(world.clients) % k  # sizes differ by at most one
             state = {**state, "groups": places[torch.randperm(world.clients, generator=gen)]}
         if round % k == 0 or not self.concatenation:

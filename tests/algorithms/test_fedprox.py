@@ -1,0 +1,39 @@
+"""FedProx: its neutral setting, its gradient by hand, its errors."""
+
+import pytest
+import torch
+from test_fedavg import by_hand
+from worlds import gap, make_engine, make_model, make_world, play
+
+from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedprox import FedProx
+from fedexp.engine import Local
+from fedexp.errors import ConfigError
+from fedexp.randomness import generator
+
+
+@pytest.mark.parametrize("kind", ["cnn", "norm"])
+def test_mu_0_is_fedavg(kind):
+    prox = play(lambda k, local: FedProx(k, local, mu=0.0), kind)
+    assert gap(prox, play(lambda k, local: FedAvg(k, local), kind)) == 0
+
+
+def test_second_step_is_pulled_back_by_mu():
+    """w1 = w0 - lr g(w0); w2 = w1 - lr (g(w1) + mu (w1 - w0)): the first step feels no pull, the second does."""
+    world, lr, mu = make_world([12]), 0.5, 0.7
+    model = make_model("linear", world)
+    local = Local(epochs=2, batch_size=100, lr=lr, momentum=0.0)
+    w0 = model.params()
+    algorithm, engine = FedProx(1, local, mu=mu), make_engine(model, world, local)
+    state = algorithm.round(algorithm.init(world, model, w0), world, engine, generator(0, "round", 0))
+    w1 = by_hand(model, w0, world, 0, lr)
+    w1 = {name: value.detach() for name, value in w1.items()}
+    plain = by_hand(model, w1, world, 0, lr)
+    for name in w0:
+        expected = plain[name].detach() - lr * mu * (w1[name] - w0[name])
+        torch.testing.assert_close(state["params"][name], expected, rtol=0, atol=1e-12)
+
+
+def test_negative_mu_is_refused():
+    with pytest.raises(ConfigError, match=r"algorithm\.mu=-1.0.*at least 0"):
+        FedProx(1, Local(), mu=-1.0)

@@ -1,0 +1,94 @@
+"""SCAFFOLD, option II: two clients and two rounds by hand, momentum's effective steps, bytes."""
+
+import pytest
+import torch
+from test_fedavg import by_hand
+from worlds import make_engine, make_model, make_world
+
+from fedexp import tree
+from fedexp.algorithms.scaffold import Scaffold
+from fedexp.engine import Local, Trained
+from fedexp.errors import ConfigError
+from fedexp.measure.communication import traffic
+from fedexp.randomness import generator
+
+
+def step(params, grads, control, own, lr):
+    return {name: params[name] - lr * (grads[name] - own[name] + control[name]) for name in params}
+
+
+def gradient(model, params, world, client):
+    moved = by_hand(model, params, world, client, 1.0)
+    return {name: (params[name] - moved[name]).detach() for name in params}
+
+
+def test_two_clients_two_rounds_by_hand():
+    """y <- y - lr (g - c_i + c), two steps; c_i' = c_i - c + (w - y) / (2 lr); c += mean(dc) as |S| = N."""
+    world, lr = make_world([6, 6]), 0.5
+    model = make_model("linear", world)
+    local = Local(epochs=2, batch_size=100, lr=lr, momentum=0.0)
+    algorithm, engine = Scaffold(2, local), make_engine(model, world, local)
+    state = algorithm.init(world, model, model.params())
+    w = model.params()
+    zero = tree.apply(torch.zeros_like, w)
+    c, own = zero, [zero, zero]
+    for round in range(2):
+        state = algorithm.round(state, world, engine, generator(0, "round", round))
+        ends, fresh = [], []
+        for client in (0, 1):
+            y = w
+            for _ in range(2):
+                y = step(y, gradient(model, y, world, client), c, own[client], lr)
+            ends.append(y)
+            fresh.append({name: own[client][name] - c[name] + (w[name] - y[name]) / (2 * lr) for name in w})
+        c = {name: c[name] + sum(fresh[i][name] - own[i][name] for i in (0, 1)) / 2 for name in w}
+        own, w = fresh, {name: (ends[0][name] + ends[1][name]) / 2 for name in w}
+    for name in w:
+        torch.testing.assert_close(state["params"][name], w[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(state["control"][name], c[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(state["client_controls"][name][1], own[1][name], rtol=0, atol=1e-12)
+    assert tree.squared_distance(c, zero) > 0  # the second round was corrected
+
+
+def test_server_control_moves_by_the_share_that_took_part():
+    """c += (|S| / N) mean(dc): with 1 of 4 clients, a quarter of its change; the others' controls stay."""
+    world = make_world([6, 6, 6, 6])
+    model = make_model("linear", world)
+    local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0)
+    algorithm, engine = Scaffold(1, local), make_engine(model, world, local)
+    state = algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    own = state["client_controls"]["head.weight"]
+    torch.testing.assert_close(state["control"]["head.weight"], own.sum(0) / 4)
+    assert (own.flatten(1).abs().sum(1) > 0).sum() == 1
+
+
+@pytest.mark.parametrize(("path", "expected"), [("effective", 1 + 1.9 + 2.71), ("published", 3.0)])
+def test_path_under_momentum(path, expected):
+    """Constant gradient g, momentum 0.9: steps move by g, 1.9 g, 2.71 g; dividing by that recovers g."""
+    local = Local(lr=0.1, momentum=0.9)
+    algorithm = Scaffold(1, local, path=path)
+    g = torch.full((1, 4), 2.0, dtype=torch.float64)
+    moved = {"w": -0.1 * g * (1 + 1.9 + 2.71)}
+    start = {"w": torch.zeros(1, 4, dtype=torch.float64)}
+    sent = algorithm.send(
+        {"params": {"w": start["w"][0]}, "control": {"w": start["w"][0]}, "client_controls": start}, torch.tensor([0])
+    )
+    trained = Trained(moved, torch.tensor([3]), torch.tensor([5]), torch.tensor([0.0]))
+    change = algorithm.reply({"round": 0}, torch.tensor([0]), sent, trained)["control"]["w"]
+    torch.testing.assert_close(change, g * 5.61 / expected)
+
+
+def test_bytes_are_twice_fedavgs_and_statistics_have_no_control():
+    world = make_world()
+    model = make_model("norm", world)
+    local = Local(epochs=1, batch_size=8)
+    engine, algorithm = make_engine(model, world, local), Scaffold(3, local)
+    state = algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    weights, statistics = 4 * 9 + 4 + 4 * 2 + 36 * 4 + 4, 4 * 2
+    assert traffic(engine.drain()) == (3 * 8 * (2 * weights + statistics),) * 2
+    assert set(state["control"]) == set(model.weights)
+
+
+def test_adam_is_refused():
+    with pytest.raises(ConfigError, match=r"local\.optimizer"):
+        Scaffold(1, Local(optimizer="adam"))
