@@ -81,8 +81,8 @@ def _cached(base: Path, files: list[Path], size: int | None, grey: bool) -> Tens
             held = torch.load(cache, weights_only=True)
             if held["listing"] == fingerprint:
                 return held["images"]
-        except (RuntimeError, KeyError, EOFError, OSError, ValueError):
-            pass  # a torn cache is rebuilt just like an old one
+        except Exception:  # unpickling a torn file raises anything; it is rebuilt just like an old one
+            pass
     images = _decode(files, size, grey)
     try:
         beside = cache.with_suffix(f".{os.getpid()}.tmp")

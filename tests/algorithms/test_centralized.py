@@ -8,7 +8,6 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Local
 from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
-from fedexp.tree import mean
 
 
 def test_equals_fedavg_of_a_single_client_with_all_data():
@@ -33,5 +32,3 @@ def test_it_is_not_the_mean_of_clients():
     pooled = play(lambda k, local: Centralized(k, local), count=1)
     averaged = play(lambda k, local: FedAvg(6, local), count=1)
     assert gap(pooled, averaged) > 1e-3
-    one = mean({"w": torch.tensor([[1.0], [3.0]])}, torch.tensor([1.0, 3.0]))
-    assert float(one["w"]) == 2.5

@@ -1,0 +1,82 @@
+"""The user's own pictures."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedexp.data import Transform
+from fedexp.data.image_folder import image_folder
+from fedexp.errors import ConfigError
+
+
+def paint(path, value, size=(6, 5)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((size[1], size[0], 3), value, dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for part in ("train", "test"):
+        for label, name in enumerate(("cat", "dog")):
+            for i in range(3):
+                paint(tmp_path / part / name / f"{i}.png", 100 * label + i)
+    return tmp_path
+
+
+def test_reads_classes_in_order(folder):
+    data = image_folder(str(folder), Transform())
+    assert data.train_x.shape == (6, 3, 5, 6)
+    assert data.train_y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.class_names == ["cat", "dog"]
+    assert data.train_x[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102]
+    assert data.owners is None
+
+
+def test_cache_is_used_and_rebuilt_when_the_folder_changes(folder):
+    image_folder(str(folder), Transform())
+    cache = next(folder.glob(".fedexp-*.pt"))
+    before = cache.stat().st_mtime_ns
+    image_folder(str(folder), Transform())
+    assert cache.stat().st_mtime_ns == before
+    paint(folder / "train" / "dog" / "2.png", 77)
+    os.utime(folder / "train" / "dog" / "2.png", ns=(before + 10**9, before + 10**9))
+    assert image_folder(str(folder), Transform()).train_x[5, 0, 0, 0] == 77
+    cache.write_bytes(b"torn")
+    assert image_folder(str(folder), Transform()).train_x[5, 0, 0, 0] == 77
+
+
+def test_client_level_gives_owners(tmp_path):
+    for client in ("anna", "ben"):
+        for name in ("cat", "dog"):
+            paint(tmp_path / "train" / client / name / "0.png", 9)
+    paint(tmp_path / "test" / "cat" / "0.png", 9)
+    data = image_folder(str(tmp_path), Transform())
+    assert data.owners.tolist() == [0, 0, 1, 1]
+    assert data.train_y.tolist() == [0, 1, 0, 1]
+
+
+def test_size_and_grey(folder):
+    paint(folder / "train" / "cat" / "big.png", 40, (12, 12))
+    with pytest.raises(ConfigError, match=r"dataset\.size=None.*2 different shapes"):
+        image_folder(str(folder), Transform())
+    data = image_folder(str(folder), Transform(), size=4, grey=True)
+    assert data.train_x.shape == (7, 1, 4, 4)
+    assert data.train_x.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: (f / "test").rename(f / "elsewhere"), r"has no folder test/"),
+        (lambda f: paint(f / "test" / "cow" / "0.png", 1), r"classes that train/ lacks: cow"),
+        (lambda f: (f / "train" / "cat" / "0.png").write_bytes(b"no picture"), r"does not decode"),
+        (lambda f: paint(f / "train" / "a" / "b" / "c" / "0.png", 1), r"must all lie in"),
+    ],
+)
+def test_errors_name_what_is_wrong(folder, spoil, message):
+    spoil(folder)
+    with pytest.raises(ConfigError, match=message):
+        image_folder(str(folder), Transform())

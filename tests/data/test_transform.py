@@ -1,0 +1,55 @@
+"""Normalising and augmenting on the device."""
+
+import torch
+
+from fedexp.data import Transform
+
+
+def test_normalises_per_channel():
+    x = torch.full((2, 2, 3, 3), 51, dtype=torch.uint8)
+    y = Transform(mean=[0.1, 0.2], std=[0.5, 0.1])(x)
+    torch.testing.assert_close(y[0, :, 0, 0], torch.tensor([0.2, 0.0]))
+
+
+def test_standardise_is_per_image():
+    x = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    y = Transform(standardise=True)(x).flatten(1)
+    torch.testing.assert_close(y.mean(1), torch.zeros(4), atol=1e-6, rtol=0)
+    torch.testing.assert_close(y.std(1, correction=0), torch.ones(4))
+    flat = Transform(standardise=True)(torch.full((1, 1, 4, 4), 7, dtype=torch.uint8))
+    assert flat.abs().max() == 0  # no division by a zero deviation
+
+
+def test_crop_takes_every_place_and_test_takes_the_centre():
+    x = torch.arange(36, dtype=torch.float32).view(1, 1, 6, 6)
+    transform = Transform(crop=4)
+    centre = transform(x)
+    assert centre[0, 0, 0, 0] == 7
+    crops = transform(x.expand(500, 1, 6, 6), torch.arange(500))
+    assert set(crops[:, 0, 0, 0].tolist()) == {0.0, 1.0, 2.0, 6.0, 7.0, 8.0, 12.0, 13.0, 14.0}
+    assert transform.shape((1, 6, 6)) == (1, 4, 4)
+    # every crop is a contiguous piece
+    assert torch.equal(crops - crops[:, :, :1, :1], (centre - centre[0, 0, 0, 0]).expand(500, 1, 4, 4))
+
+
+def test_flip_turns_half_and_is_drawn_anew_for_every_key():
+    x = torch.arange(4, dtype=torch.float32).view(1, 1, 1, 4).expand(1000, 1, 1, 4)
+    y = Transform(flip=True)(x, torch.arange(1000))
+    turned = y[:, 0, 0, 0] == 3
+    assert 430 < turned.sum() < 570
+    assert torch.equal(y[turned][0, 0, 0], torch.tensor([3.0, 2.0, 1.0, 0.0]))
+    assert torch.equal(Transform(flip=True)(x), x)
+
+
+def test_padding_by_reflection():
+    x = torch.arange(16, dtype=torch.float32).view(1, 1, 4, 4)
+    y = Transform(crop=4, pad=2, pad_mode="reflect")(x.expand(200, 1, 4, 4), torch.arange(200))
+    assert y.min() >= 0
+    assert len({tuple(one.flatten().tolist()) for one in y}) == 25
+
+
+def test_rotation_by_zero_changes_nothing_and_small_ones_little():
+    x = torch.rand(8, 1, 9, 9)
+    y = Transform(rotate=15.0)(x, torch.arange(8))
+    assert not torch.equal(x, y)
+    torch.testing.assert_close(y[:, :, 4, 4], x[:, :, 4, 4])

@@ -1,0 +1,127 @@
+"""Parameter counts of every model, the split into encoder and head, and the pure layers."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedexp.errors import ConfigError
+from fedexp.models import Classifier, Model
+from fedexp.models.layers import purify, training
+from fedexp.models.mcmahan import mcmahan_cnn
+from fedexp.models.resnet import resnet9, resnet18, resnet50
+from fedexp.models.simple import simple_cnn
+from fedexp.models.tf_tutorial import LocalResponse, tf_cnn
+from fedexp.models.vgg import vgg9
+
+CASES = [
+    (mcmahan_cnn, (1, 28, 28), 10, 1_663_370, 0, 512),
+    (mcmahan_cnn, (1, 28, 28), 62, 1_690_046, 0, 512),
+    (mcmahan_cnn, (3, 32, 32), 10, 2_156_490, 0, 512),
+    (mcmahan_cnn, (1, 8, 8), 10, 188_810, 0, 512),
+    (tf_cnn, (3, 24, 24), 10, 1_068_298, 0, 192),
+    (tf_cnn, (3, 24, 24), 20, 1_070_228, 0, 192),
+    (tf_cnn, (3, 32, 32), 10, 1_756_426, 0, 192),
+    (simple_cnn, (3, 32, 32), 10, 62_006, 0, 84),
+    (simple_cnn, (3, 32, 32), 20, 62_856, 0, 84),
+    (simple_cnn, (1, 28, 28), 10, 44_426, 0, 84),
+    (vgg9, (3, 32, 32), 10, 3_491_530, 0, 512),
+    (vgg9, (1, 28, 28), 10, 4_015_754, 0, 512),
+    (resnet9, (3, 32, 32), 10, 1_647_242, 2_240, 256),
+    (resnet9, (3, 32, 32), 100, 1_670_372, 2_240, 256),
+    (resnet18, (3, 32, 32), 15, 11_176_527, 9_600, 512),
+    (resnet50, (3, 32, 32), 10, 23_520_842, 53_120, 2048),
+    (resnet50, (3, 32, 32), 200, 23_910_152, 53_120, 2048),
+]
+
+
+@pytest.mark.parametrize(("build", "shape", "classes", "weights", "buffers", "width"), CASES)
+def test_parameters(build, shape, classes, weights, buffers, width):
+    model = Model(build(shape, classes))
+    params = model.params()
+    assert sum(params[name].numel() for name in model.weights) == weights
+    assert sum(params[name].numel() for name in model.buffers) == buffers
+    assert model.features == width
+    assert model.classes == classes
+    assert params["head.weight"].shape == (classes, width)
+
+
+@pytest.mark.parametrize("build", [mcmahan_cnn, tf_cnn, simple_cnn, vgg9, resnet9, resnet18])
+def test_logits_are_the_head_of_the_features(build):
+    model = Model(build((3, 32, 32), 7))
+    params, x = model.params(), torch.rand(2, 3, 32, 32)
+    logits = model(params, x)
+    assert logits.shape == (2, 7)
+    torch.testing.assert_close(model.head(params, model.encode(params, x)), logits)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(mcmahan_cnn, (1, 3, 3)), (simple_cnn, (1, 8, 8)), (tf_cnn, (3, 4, 4)), (vgg9, (3, 7, 7)), (resnet9, (3, 28, 28))],
+)
+def test_too_small_images_are_refused(build, shape):
+    with pytest.raises(ConfigError, match="needs images of at least"):
+        build(shape, 10)
+
+
+def test_local_response_is_tensorflows():
+    x = torch.rand(1, 12, 1, 1)
+    y = LocalResponse()(x)[0, :, 0, 0]
+    flat = x[0, :, 0, 0]
+    for channel in (0, 5, 11):
+        near = flat[max(0, channel - 4) : channel + 5]
+        torch.testing.assert_close(y[channel], flat[channel] / (1 + 0.001 / 9 * near.square().sum()) ** 0.75)
+
+
+def ordinary():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten())
+
+
+def test_pure_batch_norm_trains_and_evaluates_as_pytorchs():
+    theirs, ours = ordinary(), purify(ordinary())
+    x = torch.rand(5, 2, 8, 8)
+    for _ in range(2):
+        expected = theirs(x)
+        with training(None, torch.tensor(1)) as now:
+            torch.testing.assert_close(ours(x), expected)
+        for name, value in now.statistics.items():
+            ours.get_buffer(name).copy_(value)
+    torch.testing.assert_close(ours[1].running_mean, theirs[1].running_mean)
+    torch.testing.assert_close(ours[1].running_var, theirs[1].running_var)
+    theirs.eval()
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_padding_counts_for_nothing_in_batch_norm():
+    ours = purify(ordinary())
+    x = torch.rand(5, 2, 8, 8)
+    with training(None, torch.tensor(1)) as alone:
+        expected = ours(x[:3])
+    with training(torch.tensor([1.0, 1, 1, 0, 0]), torch.tensor(1)) as padded:
+        torch.testing.assert_close(ours(x)[:3], expected)
+    for name in alone.statistics:
+        torch.testing.assert_close(padded.statistics[name], alone.statistics[name])
+
+
+def test_pure_dropout_keeps_its_share_and_follows_its_key():
+    net = purify(nn.Sequential(nn.Dropout(0.25), nn.Dropout2d(0.5)))
+    x = torch.ones(50, 20, 4, 4)
+    with training(None, torch.tensor(3)):
+        first, again = net[0](x), net[0](x)
+        channels = net[1](x)
+    with training(None, torch.tensor(4)):
+        other = net[0](x)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert abs((first == 0).double().mean() - 0.25) < 0.02
+    torch.testing.assert_close(first.max(), torch.tensor(1 / 0.75))
+    whole = channels.flatten(2)
+    assert ((whole == 0).all(2) | (whole == 2).all(2)).all()
+    assert torch.equal(net(x), x)  # outside training: nothing is dropped
+
+
+def test_layers_without_a_pure_form_are_refused():
+    with pytest.raises(TypeError, match="0: LSTM"):
+        purify(nn.Sequential(nn.LSTM(3, 3)))
+    with pytest.raises(TypeError, match="BatchNorm must be affine"):
+        Model(Classifier(nn.BatchNorm2d(3, affine=False), nn.Linear(3, 2)))

@@ -1,0 +1,123 @@
+"""Every partition: exact counts, disjoint, complete, reproducible from the seed; and their errors."""
+
+import pytest
+import torch
+from worlds import make_dataset
+
+from fedexp.errors import ConfigError
+from fedexp.partition.classes import classes
+from fedexp.partition.dirichlet import dirichlet
+from fedexp.partition.iid import iid
+from fedexp.partition.natural import natural
+from fedexp.partition.shards import shards
+
+LABELS = torch.arange(10).repeat_interleave(torch.arange(91, 101))  # 955 examples, unequal classes
+
+KINDS = {
+    "iid": iid,
+    "iid_quantity": lambda d, n, s: iid(d, n, s, quantity_alpha=0.5),
+    "shards1": lambda d, n, s: shards(d, n, s, per_client=1),
+    "shards2": lambda d, n, s: shards(d, n, s, per_client=2),
+    "hsu": lambda d, n, s: dirichlet(d, n, s, alpha=0.1),
+    "hsu_quantity": lambda d, n, s: dirichlet(d, n, s, alpha=0.5, quantity_alpha=1.0),
+    "niid": lambda d, n, s: dirichlet(d, n, s, alpha=0.5, construction="class_split"),
+    "classes2": lambda d, n, s: classes(d, n, s, per_client=2),
+    "classes3": lambda d, n, s: classes(d, n, s, per_client=3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_example_has_one_owner_and_seeds_repeat(kind):
+    data = make_dataset(LABELS)
+    parts = KINDS[kind](data, 20, 3)
+    assert len(parts) == 20
+    assert min(map(len, parts)) >= 1
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(955))
+    assert all(torch.equal(a, b) for a, b in zip(parts, KINDS[kind](data, 20, 3)))
+    other = KINDS[kind](data, 20, 4)
+    assert not all(torch.equal(a, b) for a, b in zip(parts, other))
+
+
+def counts(parts, labels=LABELS):
+    return torch.stack([torch.bincount(labels[part], minlength=10) for part in parts])
+
+
+def test_iid_is_even():
+    assert {len(part) for part in iid(make_dataset(LABELS), 20, 0)} == {47, 48}
+
+
+def test_shards_hold_exactly_so_many_classes():
+    """Also with unequal classes; Zhao's ten clients: client c holds class c; two shards: halves of two classes."""
+    data = make_dataset(LABELS)
+    one = counts(shards(data, 10, 0, per_client=1))
+    assert torch.equal(one, torch.diag(torch.arange(91, 101)))
+    for n in (10, 20, 13):
+        two = counts(shards(data, n, 0, per_client=2))
+        assert ((two > 0).sum(1) == 2).all()
+    ten = counts(shards(data, 10, 0, per_client=2))
+    assert ((ten > 0).sum(0) == 2).all()
+    assert (ten.sum(0) == torch.arange(91, 101)).all()
+
+
+def test_hsu_is_balanced_and_follows_its_priors():
+    data = make_dataset(torch.arange(10).repeat(2000))
+    parts = dirichlet(data, 100, 0, alpha=0.1)
+    assert {len(part) for part in parts} == {200}
+    shares = counts(parts, data.train_y).double() / 200
+    # E[max share] of Dir(0.1 1_10) is about 0.66; of Dir(100 1_10) near 0.1
+    assert 0.55 < shares.max(1).values.mean() < 0.8
+    flat = counts(dirichlet(data, 100, 0, alpha=100.0), data.train_y).double() / 200
+    assert flat.max(1).values.mean() < 0.2
+
+
+def test_niid_class_split_is_unbalanced_with_a_smallest_size():
+    data = make_dataset(torch.arange(10).repeat(500))
+    sizes = [len(part) for part in dirichlet(data, 20, 0, alpha=0.5, construction="class_split", min_size=30)]
+    assert min(sizes) >= 30
+    assert max(sizes) > 2 * min(sizes)
+
+
+def test_classes_follow_the_published_draw():
+    """Client i owns class i mod C; seed 1 gives FedConcat's {0, 2} and {1, 9} for the first two clients."""
+    data = make_dataset(torch.arange(10).repeat(300))
+    held = [set(data.train_y[part].tolist()) for part in classes(data, 40, 1, per_client=2)]
+    assert held[:6] == [{0, 2}, {1, 9}, {2, 1}, {3, 4}, {4, 1}, {5, 7}]
+    assert all(len(own) == 2 for own in held)
+    sizes = counts(classes(data, 40, 1, per_client=2), data.train_y)
+    for label in range(10):
+        owned = sizes[:, label][sizes[:, label] > 0]
+        assert owned.max() - owned.min() <= 1
+
+
+def test_natural_is_the_sources_own():
+    data = make_dataset([0, 1, 0, 1, 1])
+    data.__dict__["owners"] = torch.tensor([1, 0, 1, 0, 1])
+    assert [part.tolist() for part in natural(data, 2, 0)] == [[1, 3], [0, 2, 4]]
+    with pytest.raises(ConfigError, match=r"clients=3.*use 2"):
+        natural(data, 3, 0)
+    with pytest.raises(ConfigError, match="does not say whose"):
+        natural(make_dataset([0, 1]), 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda d: iid(d, 956, 0), r"clients=956: there are only 955"),
+        (lambda d: iid(d, 10, 0, quantity_alpha=0.0), r"quantity_alpha=0.0: must be above 0"),
+        (lambda d: dirichlet(d, 10, 0, alpha=0.0), r"alpha=0.0: must be above 0"),
+        (lambda d: dirichlet(d, 10, 0, alpha=1.0, construction="x"), r"construction=x: must be client_prior"),
+        (lambda d: dirichlet(d, 96, 0, alpha=1.0, construction="class_split"), r"clients=96: 955 examples cannot"),
+        (
+            lambda d: dirichlet(d, 90, 0, alpha=0.01, construction="class_split", tries=3),
+            r"alpha=0.01: no split in 3 tries",
+        ),
+        (lambda d: shards(d, 5, 0, per_client=1), r"clients=5: 5 x 1 shards leave some"),
+        (lambda d: shards(d, 955, 0, per_client=1), r"class 0 has 91 examples for 96 shards"),
+        (lambda d: shards(d, 20, 0, per_client=11), r"per_client=11: must be from 1 to 10"),
+        (lambda d: classes(d, 9, 0), r"clients=9: fewer clients than the 10 classes"),
+        (lambda d: classes(d, 2000, 0, per_client=5), r"class 0 has 91 examples for \d+ owners"),
+    ],
+)
+def test_impossible_ones_say_which_number_to_change(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make(make_dataset(LABELS))

@@ -1,0 +1,35 @@
+"""Keyed randomness: named by use, uniform, the same for one client and for a cohort."""
+
+import torch
+from scipy import stats
+
+from fedexp.randomness import generator, key, numpy_generator, uniform
+
+
+def test_keys_name_uses():
+    names = {key(seed, purpose, where) for seed in range(5) for purpose in "ab" for where in range(50)}
+    assert len(names) == 500
+    assert key(1, "shuffle", 2, 3) == key(1, "shuffle", 2, 3) != key(1, "shuffle", 23)
+
+
+def test_generators_repeat():
+    first, second = (torch.rand(5, generator=generator(0, "x", 1)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert (numpy_generator(0, "x").random(3) == numpy_generator(0, "x").random(3)).all()
+
+
+def test_hashed_numbers_are_uniform_and_independent():
+    keys = torch.arange(1000) + key(0, "noise") // 2
+    numbers = uniform(keys, 100)
+    assert stats.kstest(numbers.flatten().numpy(), "uniform").pvalue > 1e-3
+    for other in (uniform(keys, 100, stream=1), numbers.roll(1, 0), numbers.roll(1, 1)):
+        correlation = torch.corrcoef(torch.stack([numbers.flatten(), other.flatten()]))[0, 1]
+        assert correlation.abs() < 0.015
+    by_bit = ((numbers * 2**16).long().unsqueeze(-1) >> torch.arange(16)) & 1
+    assert (by_bit.double().mean((0, 1)) - 0.5).abs().max() < 0.01
+
+
+def test_hashed_numbers_do_not_depend_on_company():
+    keys = torch.tensor([5, 6, 7])
+    assert torch.equal(uniform(keys, 10)[1], uniform(keys[1], 10))
+    assert torch.equal(torch.func.vmap(lambda k: uniform(k, 10))(keys), uniform(keys, 10))
