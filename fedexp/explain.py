@@ -32,7 +32,8 @@ def explain(error: Exception, words: list[str], conf: Path) -> str:
             return f"{name}={value}: no such key; {nearest(name, keys)}"
     key = re.search(r"full_key: (\S+)", detail)
     if key:
-        value = next((word.split("=", 1)[1] for word in overrides if word.lstrip("+~").split("=")[0] == key[1]), "")
+        given = dict(word.lstrip("+~").split("=", 1) for word in overrides)
+        value = given.get(key[1], "")
         return f"{key[1]}={value}: {detail.splitlines()[0]}"
     return " ".join(detail.split())
 

@@ -85,7 +85,8 @@ def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
     try:
         target = get_object(node["_target_"])
     except Exception as error:
-        raise ConfigError(f"{group}._target_", node["_target_"], f"cannot be imported ({error})") from error
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{group}._target_", node["_target_"], f"cannot be imported ({why})") from error
     parameters = inspect.signature(target).parameters
     own = {name: value for name, value in arguments(node).items() if name != "_partial_"}
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         (self.path / ".owner").unlink(missing_ok=True)
+        if not (self.path / "config.yaml").exists():
+            shutil.rmtree(self.path)  # nothing was begun: a setting was refused while building
         self._lock.release()
 
     def result(self) -> dict[str, Any] | None:

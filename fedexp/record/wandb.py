@@ -56,12 +56,12 @@ class WandbTracker(Tracker):
         def send() -> None:
             import wandb
 
-            self._run.log({name: wandb.Image(str(path))})
+            self._run.log({name: wandb.Image(str(path))}, step=0)
 
         self._safely("picture", send)
 
     def log(self, row: dict[str, Any]) -> None:
-        self._safely("log", lambda: self._run.log(row))
+        self._safely("log", lambda: self._run.log(row, step=row["round"]))
 
     def finish(self, result: dict[str, Any], failed: bool) -> None:
         def end() -> None:

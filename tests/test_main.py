@@ -1,0 +1,118 @@
+"""The command line: help, composed configs, and what it says about settings that cannot work."""
+
+import subprocess
+import sys
+
+import pytest
+from hydra import compose, initialize_config_dir
+from program import run, start
+
+from fedexp.build import build_algorithm
+from fedexp.main import CONF
+from fedexp.settings import GROUPS, check, fingerprint
+
+
+def composed(*words):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(words))
+
+
+BAD = [
+    (["algorithm=fedkat"], ["algorithm=fedkat", "did you mean fedcat?"]),
+    (["clints=5"], ["clints=5", "did you mean clients?"]),
+    (["algorithm=fedprox", "algorithm.muu=1"], ["algorithm.muu=1", "algorithm.mu?"]),
+    (["algorithm=fedprox", "+algorithm.muu=1"], ["algorithm.muu=1", "did you mean mu?"]),
+    (["algorithm=fedprox", "algorithm.mu=abc"], ["algorithm.mu=abc", "Float"]),
+    (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu=-1", "at least 0"]),
+    (["rounds=abc"], ["rounds=abc", "Integer"]),
+    (["rounds=0"], ["rounds=0", "at least 1"]),
+    (["local.epoch=3"], ["local.epoch=3", "local.epochs?"]),
+    (["local.lr=-1"], ["local.lr=-1", "above 0"]),
+    (["clients_per_round=100"], ["clients_per_round=100", "at most clients=20"]),
+    (["partition=dir", "partition.alpha=0"], ["partition.alpha=0", "above 0"]),
+    (["partition=shards1", "clients=5"], ["clients=5", "at least 10 clients"]),
+    (["clients=5000"], ["clients=5000", "only 1437 training examples"]),
+    (["targets=[1.5]"], ["targets=1.5", "fractions"]),
+    (["algoritm=fedavg"], ["algoritm=fedavg", "did you mean algorithm?"]),
+    (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
+    (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
+    (["partition=natural"], ["partition=natural", "does not say whose"]),
+    (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
+    (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
+    (["rounds"], ["rounds", "EQUAL"]),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), BAD, ids=lambda x: x[0] if isinstance(x, list) else "")
+def test_what_cannot_work_ends_in_one_line_and_code_2(monkeypatch, capfd, tmp_path, words, said):
+    assert run(monkeypatch, tmp_path, *words) == 2
+    output = "".join(capfd.readouterr())
+    assert all(part in output for part in said), output
+    assert "Traceback" not in output
+    assert not [path for path in tmp_path.glob("*") if not path.name.startswith(".")]  # nothing was begun
+
+
+def test_no_gpu_is_said(monkeypatch, capfd, tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert run(monkeypatch, tmp_path, "hardware=gpu") == 2
+    assert "no CUDA device here" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("group", ["dataset", "partition", "model", "algorithm", "hardware", "tracking"])
+def test_every_option_of_every_group_composes_and_fits_its_constructor(group):
+    options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    assert options
+    for option in options:
+        words = [f"{group}={option}"] + ([f"{group}.root=x"] if option == "image_folder" else [])
+        if option != "gpu":
+            check(composed(*words))
+
+
+def test_every_algorithm_can_be_built():
+    for path in (CONF / "algorithm").glob("*.yaml"):
+        assert build_algorithm(composed(f"algorithm={path.stem}")).clients_per_round == 5
+
+
+def test_fingerprint_hashes_what_changes_results_and_nothing_else():
+    base = fingerprint(composed("partition=dir0.1"))
+    same = [
+        ["partition=dir", "partition.alpha=0.1"], ["hardware=cpu"], ["hardware.workers=1"], ["tracking=none"],
+        ["output_root=/elsewhere"], ["checkpoint_seconds=1"],
+    ]  # fmt: skip
+    for words in same:
+        assert fingerprint(composed(*(["partition=dir0.1"] if "partition=dir" not in words else []), *words)) == base
+    for words in (["seed=1"], ["rounds=61"], ["local.lr=0.1"], ["algorithm=fedprox"], ["hardware.precision=bfloat16"]):
+        assert fingerprint(composed("partition=dir0.1", *words)) != base
+    assert fingerprint(composed("dataset=mnist", "dataset.root=a")) == fingerprint(
+        composed("dataset=mnist", "dataset.root=b")
+    )
+    assert set(GROUPS) == {"dataset", "partition", "model", "algorithm"}
+
+
+@pytest.mark.parametrize("word", ["--help", "--cfg=job"])
+def test_hydras_own_flags_work_from_anywhere(tmp_path, word):
+    done = subprocess.run(
+        [sys.executable, "-m", "fedexp", *word.split("=")], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fedcat" in done.stdout or "clients_per_round: 5" in done.stdout
+
+
+def test_shell_completion_knows_the_algorithms(tmp_path):
+    script = subprocess.run(
+        [sys.executable, "-m", "fedexp", "--shell-completion", "install=bash"], capture_output=True, text=True,
+        cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    assert script.returncode == 0
+    assert "complete" in script.stdout
+
+
+def test_multirun_leaves_a_folder_a_job(tmp_path):
+    job = start(tmp_path, "--multirun", "algorithm=fedavg,fedcat", "rounds=2")
+    output, _ = job.communicate(timeout=300)
+    assert job.returncode == 0, output
+    names = sorted(path.name.split("-")[3] for path in tmp_path.iterdir() if not path.name.startswith("."))
+    assert names == ["fedavg", "fedcat"]

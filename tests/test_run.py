@@ -1,0 +1,206 @@
+"""Whole runs: what they leave, idempotence, signals, resume, torn files, divergence."""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+
+import pandas as pd
+import pytest
+import torch
+from filelock import FileLock
+from program import metrics, only_folder, result, run, start
+
+COLUMNS = [
+    "round", "test_accuracy", "test_loss", "local_loss", "bytes_up", "bytes_down", "bytes_total",
+    "divergence_mean", "divergence_max", "cohort_emd", "seconds",
+]  # fmt: skip
+
+
+def model(root):
+    return torch.load(only_folder(root) / "model.pt", weights_only=True)
+
+
+def same_results(first, second):
+    """Metrics (without the clock) and final weights, to the bit."""
+    pd.testing.assert_frame_equal(metrics(first), metrics(second), check_exact=True)
+    left, right = model(first), model(second)
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_what_a_run_leaves(monkeypatch, tmp_path, capfd):
+    assert run(monkeypatch, tmp_path, "evaluate_every=2", "targets=[0.05,0.999]") == 0
+    folder = only_folder(tmp_path)
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert names == {"config.yaml", "metrics.csv", "model.pt", "partition.csv", "partition.png", "result.json"}
+    table = pd.read_csv(folder / "metrics.csv")
+    assert list(table)[: len(COLUMNS)] == COLUMNS
+    assert table["round"].tolist() == [2, 4, 6]
+    weights = sum(value.numel() for value in model(tmp_path).values())
+    assert table["bytes_up"].tolist() == [4 * 4 * weights] * 3
+    assert table["bytes_total"].tolist() == [2 * 16 * weights * r for r in (2, 4, 6)]
+    found = result(tmp_path)
+    assert found["status"] == "finished"
+    assert found["rounds"] == 6
+    assert found["final_accuracy"] == table["test_accuracy"].iloc[-1]
+    assert found["best_accuracy"] == table["test_accuracy"].max()
+    assert found["rounds_to"] == {"0.05": 2, "0.999": None}
+    assert found["bytes_up"] == 6 * 16 * weights
+    assert 0 < found["emd"] < 2
+    assert found["fingerprint"] in folder.name
+    partition = pd.read_csv(folder / "partition.csv", index_col="client")
+    assert partition.to_numpy().sum() == 1437
+    assert capfd.readouterr().out.strip().splitlines()[-1] == str(folder)
+
+
+def test_a_finished_run_is_found_and_not_repeated(monkeypatch, tmp_path, capfd):
+    run(monkeypatch, tmp_path, "rounds=1")
+    before = (only_folder(tmp_path) / "result.json").stat().st_mtime_ns
+    assert run(monkeypatch, tmp_path, "rounds=1", "hardware.workers=1") == 0
+    assert (only_folder(tmp_path) / "result.json").stat().st_mtime_ns == before
+    assert "finished before" in capfd.readouterr().out
+
+
+def test_seeds_differ_and_repeat(monkeypatch, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(monkeypatch, tmp_path / name, f"seed={seed}", "rounds=2")
+    assert same_results(tmp_path / "a", tmp_path / "b")
+    assert result(tmp_path / "a")["partition_hash"] != result(tmp_path / "c")["partition_hash"]
+
+
+def wait_for_rounds(root, count, job):
+    """Until the run in `job` has evaluated `count` rounds."""
+    for _ in range(1200):
+        found = list(root.glob("*/metrics.csv"))
+        if found and len(found[0].read_text().splitlines()) > count:
+            return
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.05)
+    raise AssertionError("no progress in 60 s")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedcat"])
+def test_kill_9_and_the_same_command_again(monkeypatch, tmp_path, algorithm):
+    """At a random moment; for fedcat most likely in the middle of a cycle. Equal to the bit."""
+    words = [f"algorithm={algorithm}", "rounds=16", "checkpoint_seconds=0", "local.epochs=3"]
+    run(monkeypatch, tmp_path / "whole", *words)
+    job = start(tmp_path / "killed", *words)
+    wait_for_rounds(tmp_path / "killed", random.randint(3, 7), job)
+    job.send_signal(signal.SIGKILL)
+    output, _ = job.communicate()
+    assert len(metrics(tmp_path / "killed")) < 16, output
+    assert run(monkeypatch, tmp_path / "killed", *words) == 0
+    assert same_results(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_sigterm_saves_and_exits_with_143(monkeypatch, tmp_path):
+    words = ["rounds=40", "local.epochs=3", "checkpoint_seconds=1000"]
+    job = start(tmp_path / "ended", *words)
+    wait_for_rounds(tmp_path / "ended", 3, job)
+    job.send_signal(signal.SIGTERM)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode == 143, output
+    assert "goes on from here" in output
+    assert result(tmp_path / "ended")["status"] == "interrupted"
+    assert (only_folder(tmp_path / "ended") / "checkpoint.pt").exists()
+    done = result(tmp_path / "ended")["rounds"]
+    assert run(monkeypatch, tmp_path / "ended", *words) == 0
+    run(monkeypatch, tmp_path / "whole", *words)
+    assert done >= 3
+    assert same_results(tmp_path / "whole", tmp_path / "ended")
+
+
+def interrupted_run(monkeypatch, root, *words):
+    """A run folder with two checkpoints, made by a run that was killed."""
+    job = start(root, "rounds=30", "local.epochs=3", "checkpoint_seconds=0", *words)
+    wait_for_rounds(root, 4, job)
+    job.kill()
+    job.communicate()
+    return only_folder(root), ["rounds=30", "local.epochs=3", "checkpoint_seconds=0", *words]
+
+
+def test_a_torn_checkpoint_is_refused_and_the_previous_one_used(monkeypatch, tmp_path, capfd):
+    folder, words = interrupted_run(monkeypatch, tmp_path / "torn")
+    newest = folder / "checkpoint.pt"
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    assert run(monkeypatch, tmp_path / "torn", *words) == 0
+    output = capfd.readouterr().out
+    assert re.search(r"checkpoint\.pt cannot be read .*not used", output)
+    assert "going on after round" in output
+    run(monkeypatch, tmp_path / "whole", *words)
+    assert same_results(tmp_path / "whole", tmp_path / "torn")
+
+
+def test_a_foreign_checkpoint_is_refused(monkeypatch, tmp_path, capfd):
+    folder, _ = interrupted_run(monkeypatch, tmp_path / "a")
+    other, words = interrupted_run(monkeypatch, tmp_path / "b", "seed=1")
+    (other / "checkpoint.previous.pt").unlink(missing_ok=True)
+    os.replace(folder / "checkpoint.pt", other / "checkpoint.pt")
+    assert run(monkeypatch, tmp_path / "b", *words) == 0
+    output = capfd.readouterr().out
+    assert "belongs to another run" in output
+    assert "going on after" not in output
+
+
+def test_two_processes_at_one_folder(monkeypatch, tmp_path, capfd):
+    run(monkeypatch, tmp_path, "rounds=1")
+    folder = only_folder(tmp_path)
+    (folder / "result.json").unlink()
+    with FileLock(folder / ".lock"):
+        assert run(monkeypatch, tmp_path, "rounds=1") == 75
+    assert "is being worked on" in capfd.readouterr().err
+    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+
+
+def test_divergence_ends_the_run_and_keeps_what_was_measured(monkeypatch, tmp_path):
+    assert run(monkeypatch, tmp_path, "local.lr=1e18", "local.momentum=0") == 0
+    found = result(tmp_path)
+    assert found["status"] == "diverged"
+    assert found["rounds"] < 6
+    assert len(metrics(tmp_path)) == found["rounds"]
+    json.loads((only_folder(tmp_path) / "result.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_a_full_disk_does_not_end_or_spoil_a_run(monkeypatch, tmp_path, capfd):
+    """metrics.csv cannot be written in the middle: said, and made good by the next round."""
+    import fedexp.record.folder as folder_module
+
+    real, calls = folder_module.files.write_text, []
+
+    def full(path, text):
+        if path.name == "metrics.csv":
+            calls.append(path)
+            if len(calls) == 3:
+                raise OSError(28, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(folder_module.files, "write_text", full)
+    assert run(monkeypatch, tmp_path) == 0
+    assert "No space left on device" in capfd.readouterr().out
+    assert len(metrics(tmp_path)) == 6
+
+
+def test_an_own_algorithm_by_its_name(monkeypatch, tmp_path):
+    """A user's class, no registry: named in _target_."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedexp.algorithms.fedavg import FedAvg\n"
+        "@dataclass\n"
+        "class Frozen(FedAvg):\n"
+        "    share: float = 0.5\n"
+        "    def merge(self, state, ids, sent, trained):\n"
+        "        return state\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["algorithm._target_=mine.Frozen", "algorithm.name=frozen", "+algorithm.share=0.25", "rounds=2"]
+    assert run(monkeypatch, tmp_path / "out", *words) == 0
+    table = metrics(tmp_path / "out")
+    assert table["test_loss"].nunique() == 1
+
+
+def test_the_main_job_learns(monkeypatch, tmp_path):
+    words = ["algorithm=fedcat", "partition=dir0.1", "model.hidden=512", "clients_per_round=4", "rounds=24"]
+    assert run(monkeypatch, tmp_path, *words, "local.epochs=5", "local.batch_size=10") == 0
+    assert result(tmp_path)["best_accuracy"] > 0.6
