@@ -73,7 +73,7 @@ def test_every_option_of_every_group_composes_and_fits_its_constructor(group):
 
 def test_every_algorithm_can_be_built():
     for path in (CONF / "algorithm").glob("*.yaml"):
-        assert build_algorithm(composed(f"algorithm={path.stem}")).clients_per_round == 5
+        assert build_algorithm(composed(f"algorithm={path.stem}")).clients_per_round == 4
 
 
 def test_fingerprint_hashes_what_changes_results_and_nothing_else():
@@ -98,7 +98,7 @@ def test_hydras_own_flags_work_from_anywhere(tmp_path, word):
         [sys.executable, "-m", "fedexp", *word.split("=")], capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "fedcat" in done.stdout or "clients_per_round: 5" in done.stdout
+    assert "fedcat" in done.stdout or "clients_per_round: 4" in done.stdout
 
 
 def test_shell_completion_knows_the_algorithms(tmp_path):
