@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from hydra.core.config_store import ConfigStore
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedexp.engine import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
@@ -49,8 +49,29 @@ class Settings:
 ConfigStore.instance().store(name="schema", node=Settings)
 
 
+def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
+    """`${choose:${dataset.name},{fmnist:204},231}` in a YAML file: a constant that depends on another choice.
+
+    Without a last value, a choice that the table lacks is an error.
+    """
+    if value in table:
+        return table[value]
+    if not otherwise:
+        known = ", ".join(map(str, table))
+        raise ValueError(f"there is no value for {value}, only for {known}; give this key yourself")
+    return otherwise[0]
+
+
+OmegaConf.register_new_resolver("choose", choose, replace=True)
+
+
 def check(config: DictConfig) -> None:
     """Raise ConfigError for any value or combination that cannot work, before anything is built."""
+    try:
+        OmegaConf.to_container(config, resolve=True)
+    except InterpolationResolutionError as error:
+        reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
+        raise ConfigError(error.full_key, None, reason) from error
     at_least_one = ("clients", "clients_per_round", "rounds", "evaluate_every")
     for name in at_least_one:
         require(config[name] >= 1, name, config[name], "must be at least 1")
