@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from worlds import LOCAL, assert_mechanisms_agree, gap, play
+from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
@@ -10,7 +10,10 @@ from fedexp.algorithms.fedcat import FedCat
 from fedexp.algorithms.fedprox import FedProx
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.data import Transform
-from fedexp.engine import Local
+from fedexp.engine import Engine, Hardware, Local
+from fedexp.models import Model
+from fedexp.randomness import generator
+from fedexp.world import World
 
 ALGORITHMS = {
     "fedavg": lambda k, local: FedAvg(k, local),
@@ -60,3 +63,86 @@ def test_augmentation_agrees():
     make = ALGORITHMS["fedavg"]
     assert_mechanisms_agree(make, transform=transform)
     assert gap(play(make, transform=transform), play(make)) > 1e-3
+
+
+def test_part_of_the_cohort_at_once_agrees():
+    """hardware.clients_at_once bounds memory and changes nothing."""
+    world = make_world()
+    model = make_model("norm", world)
+    states = []
+    for at_once in ("auto", "2"):
+        hardware = Hardware(device="cpu", engine="together", clients_at_once=at_once)
+        engine, algorithm = Engine(model, world, LOCAL, hardware, seed=0), Scaffold(5, LOCAL)
+        state = algorithm.init(world, model, model.params())
+        states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
+    assert gap(*states) < 1e-12
+
+
+def test_running_out_of_memory_halves_the_cohort_and_goes_on(capfd):
+    """A world that cannot prepare more than two clients' batches at once: 5, then 3, then 2 are tried."""
+
+    class SmallWorld(World):
+        def prepare(self, rows, keys=None):
+            if len(rows) > 2:
+                raise torch.OutOfMemoryError("too much")
+            return super().prepare(rows, keys)
+
+    roomy = make_world()
+    small = SmallWorld(**{name: getattr(roomy, name) for name in roomy.__dataclass_fields__})
+    model = make_model("cnn", roomy)
+    states = []
+    for world in (roomy, small):
+        engine, algorithm = make_engine(model, world, LOCAL, "together"), FedAvg(5, LOCAL)
+        state = algorithm.init(world, model, model.params())
+        states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
+    assert gap(*states) < 1e-12
+    output = capfd.readouterr().out
+    assert "going on with 3" in output
+    assert "going on with 2" in output
+
+
+def test_bfloat16_trains_nearly_alike():
+    """Autocast: not the same numbers as float32, but close to them, with BatchNorm and without."""
+    world = make_world(dtype=torch.float32)
+    for kind in ("cnn", "norm"):
+        model = make_model(kind, world, torch.float32)
+        states = []
+        for precision in ("float32", "bfloat16"):
+            engine = Engine(model, world, LOCAL, Hardware(device="cpu", workers="1", precision=precision), seed=0)
+            algorithm = FedAvg(3, LOCAL)
+            state = algorithm.init(world, model, model.params())
+            states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
+        assert 0 < gap(*states) < 0.1
+        assert all(value.dtype == torch.float32 for value in states[1]["params"].values())
+
+
+def test_a_failing_worker_says_what_failed():
+    """An error in a client's loss reaches the user with its traceback; the workers end."""
+
+    class Broken(FedAvg):
+        def loss(self, model, params, batch, sent):
+            raise ZeroDivisionError("broken on purpose")
+
+    world = make_world()
+    model = make_model("cnn", world)
+    engine, algorithm = make_engine(model, world, LOCAL, workers=2), Broken(3, LOCAL)
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    assert engine.crew is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("kind", ["cnn", "norm"])
+def test_gpu_agrees_with_cpu(kind):
+    world, states = make_world(), []
+    for device, mechanism in (("cpu", "apart"), ("cuda", "together")):
+        there = world.to(torch.device(device))
+        net = Model(make_model(kind, world).net.to(device))
+        engine = Engine(net, there, LOCAL, Hardware(device=device, engine=mechanism, workers="1"), seed=0)
+        algorithm = FedAvg(3, LOCAL)
+        state = algorithm.init(there, net, net.params())
+        for round in range(2):
+            state = algorithm.round(state, there, engine, generator(0, "round", round))
+        states.append({"params": {name: value.cpu() for name, value in state["params"].items()}})
+    assert gap(*states) < 1e-8
