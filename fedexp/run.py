@@ -95,7 +95,7 @@ class Run:
         return result
 
     def _rounds(self, state: State) -> tuple[State, str]:
-        config, saved = self.config, time.monotonic()
+        config, saved, patience = self.config, time.monotonic(), self.config.checkpoint_seconds
         while state["round"] < config.rounds:
             round, began = state["round"], time.monotonic()
             try:
@@ -117,9 +117,12 @@ class Run:
                 return state, "diverged"
             if config.exhibit_every and state["round"] % config.exhibit_every == 0:
                 self._exhibit(state)
-            if time.monotonic() - saved >= config.checkpoint_seconds and state["round"] < config.rounds:
+            if time.monotonic() - saved >= patience and state["round"] < config.rounds:
+                before = time.monotonic()
                 self._save(state)
                 saved = time.monotonic()
+                if patience:  # large client memory: never more than a twentieth of the time goes into saving
+                    patience = max(config.checkpoint_seconds, 20 * (saved - before))
         return state, "finished"
 
     def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
