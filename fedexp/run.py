@@ -80,6 +80,7 @@ class Run:
                 state, status = self._rounds(state)
             added = self.algorithm.conclude(state, self.engine)
             self._exhibit(state)
+            self.folder.write_model(state["params"])  # before result.json, which says that all is there
         except Interrupted:
             status = "interrupted"
             raise
@@ -88,7 +89,6 @@ class Run:
             result = self._result(status) | added
             self.folder.write_result(result)
             self.tracker.finish(result, failed=status in ("failed", "diverged"))
-        self.folder.write_model(state["params"])
         self.folder.checkpoint.remove()
         self.display.summary(self.folder.path.name, result)
         self.display.say(str(self.folder.path))
