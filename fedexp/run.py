@@ -102,6 +102,7 @@ class Run:
 
     def _begin(self) -> State:
         state = self.algorithm.init(self.world, self.model, self.model.params())
+        state = self.algorithm.prepare(state, self.world, self.engine)
         self.reference.begin(state["params"])
         return state
 
