@@ -147,9 +147,13 @@ def test_the_run_itself_is_not_changed(tmp_path, capsys):
     assert after[columns].notna().all(axis=1).tolist() == [True, True, False, False]
 
 
-def test_resumed_equals_uninterrupted(tmp_path):
-    """SIGTERM between two rounds; the same command again goes on with the reference where it was."""
-    more = ("measures.reference=centralized", "rounds=12")
+@pytest.mark.parametrize("algorithm", [["fedavg"], ["data_sharing", "algorithm.pretraining_epochs=2"]], ids=str)
+def test_resumed_equals_uninterrupted(tmp_path, algorithm):
+    """SIGTERM between two rounds; the same command again goes on with the reference where it was.
+
+    With a warm-up model: neither trained nor sent again, and the reference starts from it.
+    """
+    more = ("measures.reference=centralized", "rounds=12", f"algorithm={algorithm[0]}", *algorithm[1:])
     run(configured(tmp_path / "whole", *more))
 
     def stop_after_three_rounds():
