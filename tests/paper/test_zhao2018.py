@@ -4,6 +4,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from fedexp.errors import ConfigError
 from fedexp.main import CONF
 from fedexp.settings import check, readable
 
@@ -43,6 +44,13 @@ def test_data_sharing_runs_for_300_rounds_from_its_own_batch():
     config = composed("dataset=cifar10", "algorithm=data_sharing")
     assert config.rounds == 300
     assert config.algorithm.pretraining_batch_size == 100
+
+
+def test_a_data_set_that_the_paper_has_not_needs_its_own_constants():
+    with pytest.raises(ConfigError, match=r"local\.lr.*no value for digits, only for mnist, cifar10, speech_commands"):
+        composed("dataset=digits", "model=mcmahan_cnn")
+    config = composed("dataset=digits", "model=mcmahan_cnn", "local.lr=0.05", "local.lr_decay=1")
+    assert config.local.lr == 0.05
 
 
 def test_the_command_line_wins():
