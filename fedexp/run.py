@@ -25,6 +25,7 @@ from fedexp.record import partition
 from fedexp.record.display import Display
 from fedexp.record.folder import RunFolder
 from fedexp.record.interrupt import Stop
+from fedexp.reference import Reference
 from fedexp.world import World
 
 
@@ -57,6 +58,10 @@ class Run:
         self.model = build_model(config, self.world)
         local, hardware = OmegaConf.to_object(config.local), OmegaConf.to_object(config.hardware)
         self.engine = Engine(self.model, self.world, local, hardware, config.seed, stop)
+        self.reference = Reference(
+            OmegaConf.to_object(config.measures), config.rounds, config.clients_per_round,
+            self.model, self.world, local, hardware, config.seed, stop,
+        )  # fmt: skip
         self.tracker = build_tracker(config)
         self.emd = mean_emd(self.world.label_counts)
         self.rows: list[dict[str, Any]] = []
@@ -70,7 +75,7 @@ class Run:
 
     def carry_out(self) -> dict[str, Any]:
         """All rounds; result.json at the end, whatever the end was."""
-        state = self._resume() or self.algorithm.init(self.world, self.model, self.model.params())
+        state = self._resume() or self._begin()
         self.tracker.start(self.config, self.folder.path, self.folder.fingerprint)
         self.tracker.picture("partition", self.folder.path / "partition.png")
         self.display = Display(self.config.rounds, state["round"])
@@ -86,6 +91,7 @@ class Run:
             raise
         finally:
             self.engine.close()
+            self.reference.close()
             result = self._result(status) | added
             self.folder.write_result(result)
             self.tracker.finish(result, failed=status in ("failed", "diverged"))
@@ -94,11 +100,19 @@ class Run:
         self.display.say(str(self.folder.path))
         return result
 
+    def _begin(self) -> State:
+        state = self.algorithm.init(self.world, self.model, self.model.params())
+        state = self.algorithm.prepare(state, self.world, self.engine)
+        self.reference.begin(state["params"])
+        return state
+
     def _rounds(self, state: State) -> tuple[State, str]:
         config, saved, patience = self.config, time.monotonic(), self.config.checkpoint_seconds
         while state["round"] < config.rounds:
-            round, began = state["round"], time.monotonic()
+            round = state["round"]
             try:
+                self.reference.follow(round + 1)
+                began = time.monotonic()
                 state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
             except Interrupted:
                 self._save(state)
@@ -143,6 +157,7 @@ class Run:
             "cohort_emd": cohort.pop("cohort_emd"), "seconds": 0.0,
             "samples_per_second": round(self.examples / self.seconds, 1) if self.seconds else None,
         }  # fmt: skip
+        cohort |= self.reference.divergence(state["params"], state["round"])
         return row | cohort | self.algorithm.observe(state, self.engine)
 
     def _exhibit(self, state: State) -> None:
@@ -158,6 +173,7 @@ class Run:
         values = {
             "state": state, "rows": self.rows, "bytes": self.bytes, "examples": self.examples,
             "seconds": self.seconds, "partition_hash": self.partition_hash,
+            "reference": self.reference.state,
         }  # fmt: skip
         self._keeping(lambda: self.folder.checkpoint.save(values))
 
@@ -178,7 +194,7 @@ class Run:
             print("fedexp: the checkpoint was made with other data (the partition differs); starting afresh")
             return None
         self.rows, self.bytes, self.examples = values["rows"], values["bytes"], values["examples"]
-        self.seconds = values["seconds"]
+        self.seconds, self.reference.state = values["seconds"], values.get("reference", {})
         self.folder.write_metrics(self.rows)
         print(f"fedexp: going on after round {values['state']['round']}")
         return values["state"]

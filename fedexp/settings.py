@@ -13,6 +13,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from fedexp.engine import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
+from fedexp.reference import Measures
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
 GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
@@ -40,6 +41,7 @@ class Settings:
     evaluate_every: int = 1
     local: Local = field(default_factory=Local)
     targets: list[float] = field(default_factory=list)
+    measures: Measures = field(default_factory=Measures)
     output_root: str = "outputs"
     checkpoint_seconds: float = 30.0
     exhibit_every: int = 0
@@ -90,6 +92,7 @@ def check(config: DictConfig) -> None:
     )
     OmegaConf.to_object(config.local).check()
     OmegaConf.to_object(config.hardware).check()
+    OmegaConf.to_object(config.measures).check()
     for group in GROUPS:
         check_arguments(group, config[group], GIVEN[group])
     check_arguments("tracking", config.tracking, set())
@@ -158,9 +161,11 @@ _WITHOUT_EFFECT = (
 
 
 def relevant(config: DictConfig) -> dict[str, Any]:
-    """The resolved keys that can change the result (of hardware: the precision)."""
+    """The resolved keys that can change the result or what it holds (of hardware: the precision)."""
     plain = OmegaConf.to_container(config, resolve=True)
     kept = {key: value for key, value in plain.items() if key not in _WITHOUT_EFFECT}
+    if not plain["measures"]["reference"]:
+        del kept["measures"]  # a measure that is off is no part of a run's name
     kept["precision"] = plain["hardware"]["precision"]
     for group in GROUPS:
         kept[group] = {key: value for key, value in kept[group].items() if key not in ("root", "name", "download")}

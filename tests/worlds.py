@@ -61,7 +61,7 @@ def play(make, kind="cnn", mechanism="apart", workers=1, dtype=torch.float64, lo
     world = algorithm.adapt(make_world(dtype=dtype, transform=transform))
     model = make_model(kind, world, dtype)
     engine = make_engine(model, world, local, mechanism, workers)
-    state = algorithm.init(world, model, model.params())
+    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)
     for round in range(count):
         state = algorithm.round(state, world, engine, generator(0, "round", round))
     engine.close()

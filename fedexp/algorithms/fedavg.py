@@ -41,6 +41,10 @@ class FedAvg:
         """
         return {"round": 0, "params": params}
 
+    def prepare(self, state: State, world: World, engine: Engine) -> State:
+        """Training before the first round (a warm-up model); not called again when a run is resumed."""
+        return state
+
     def select(self, state: State, world: World, gen: Generator) -> Tensor:
         """Client ids [K]: uniform without replacement."""
         return torch.randperm(world.clients, generator=gen)[: self.clients_per_round]

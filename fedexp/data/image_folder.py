@@ -4,7 +4,6 @@ Pictures are decoded once into a cache beside them (ROOT/.fedexp-*.pt), which is
 folder's listing (names, sizes, times) and rebuilt when that has changed.
 """
 
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2.functional import resize
 
+from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 
@@ -35,7 +35,7 @@ def image_folder(root: str, transform: Transform, size: int | None = None, grey:
     strange = sorted({file.parent.name for file in test} - set(classes))
     require(not strange, "dataset.root", root, f"test/ has classes that train/ lacks: {', '.join(strange)}")
     clients, owners = _owners(base / "train", train)
-    images = _cached(base, train + test, size, grey)
+    images = decoded(base, train + test, size, grey)
     labels = torch.tensor([classes.index(file.parent.name) for file in train + test])
     n = len(train)
     return Dataset(
@@ -68,29 +68,10 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
     return clients, torch.tensor([position[name] for name in names])
 
 
-def _cached(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
+def decoded(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
-    listing = hashlib.blake2b(digest_size=16)
-    for file in files:
-        stat = file.stat()
-        listing.update(f"{file.relative_to(base)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
-    fingerprint = listing.hexdigest()
     cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}.pt"
-    if cache.exists():
-        try:
-            held = torch.load(cache, weights_only=True)
-            if held["listing"] == fingerprint:
-                return held["images"]
-        except Exception:  # unpickling a torn file raises anything; it is rebuilt just like an old one
-            pass
-    images = _decode(files, size, grey)
-    try:
-        beside = cache.with_suffix(f".{os.getpid()}.tmp")
-        torch.save({"listing": fingerprint, "images": images}, beside)
-        beside.replace(cache)
-    except OSError as error:
-        print(f"fedexp: the decoded pictures could not be kept at {cache} ({error}); going on without")
-    return images
+    return cached(cache, files, lambda: _decode(files, size, grey))
 
 
 def _decode(files: list[Path], size: int | None, grey: bool) -> Tensor:

@@ -6,6 +6,7 @@ from torch import nn
 
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
+from fedexp.models.keyword import kws_cnn
 from fedexp.models.layers import purify, training
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.resnet import resnet9, resnet18, resnet50
@@ -24,6 +25,8 @@ CASES = [
     (simple_cnn, (3, 32, 32), 10, 62_006, 0, 84),
     (simple_cnn, (3, 32, 32), 20, 62_856, 0, 84),
     (simple_cnn, (1, 28, 28), 10, 44_426, 0, 84),
+    (kws_cnn, (1, 50, 10), 10, 68_980, 0, 128),
+    (kws_cnn, (1, 49, 10), 12, 69_238, 0, 128),
     (vgg9, (3, 32, 32), 10, 3_491_530, 0, 512),
     (vgg9, (1, 28, 28), 10, 4_015_754, 0, 512),
     (resnet9, (3, 32, 32), 10, 1_647_242, 2_240, 256),

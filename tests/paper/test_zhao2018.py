@@ -1,0 +1,63 @@
+"""The protocol of Zhao et al. (2018) as the command line composes it."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from fedexp.errors import ConfigError
+from fedexp.main import CONF
+from fedexp.settings import check, readable
+
+
+def composed(*words):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", overrides=["paper=zhao2018", *words])
+    check(config)
+    return OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "batch", "large", "lr", "decay"),
+    [
+        (["dataset=mnist"], "mnist-shards1-mcmahan_cnn", 100, 1000, 0.01, 0.995),
+        (["dataset=cifar10"], "cifar10-shards1-tf_cnn", 100, 1000, 0.1, 0.992),
+        (["dataset=image_folder", "dataset.name=cifar10", "dataset.root=x"], "cifar10-shards1-tf_cnn",
+         100, 1000, 0.1, 0.992),
+        (["dataset=speech_commands"], "speech_commands-shards1-kws_cnn", 50, 500, 0.05, 0.992),
+    ],
+)  # fmt: skip
+def test_constants_of_each_data_set(words, name, batch, large, lr, decay):
+    config = composed(*words)
+    assert readable(config) == f"{name}-fedavg-seed0"
+    assert (config.paper, config.clients, config.clients_per_round, config.rounds) == ("zhao2018", 10, 10, 500)
+    local = config.local
+    assert (local.batch_size, local.lr, local.lr_decay, local.epochs) == (batch, lr, decay, 1)
+    assert (local.momentum, local.weight_decay) == (0, 0)
+    assert composed(*words, "algorithm=centralized").local.batch_size == large
+    shown = config.dataset.transform
+    expected = (24, True, True) if "cifar10" in name else (None, False, False)
+    assert (shown.crop, shown.flip, shown.standardise) == expected
+    assert (shown.mean, shown.std) == ([], [])
+
+
+def test_data_sharing_runs_for_300_rounds_from_its_own_batch():
+    config = composed("dataset=cifar10", "algorithm=data_sharing")
+    assert config.rounds == 300
+    assert config.algorithm.pretraining_batch_size == 100
+
+
+def test_a_data_set_that_the_paper_has_not_needs_its_own_constants():
+    with pytest.raises(ConfigError, match=r"local\.lr.*no value for digits, only for mnist, cifar10, speech_commands"):
+        composed("dataset=digits", "model=mcmahan_cnn")
+    config = composed("dataset=digits", "model=mcmahan_cnn", "local.lr=0.05", "local.lr_decay=1")
+    assert config.local.lr == 0.05
+
+
+def test_the_command_line_wins():
+    config = composed(
+        "dataset=cifar10", "model=simple_cnn", "partition=emd", "local.lr=0.5", "local.batch_size=7", "rounds=3",
+        "clients=20", "dataset.transform.crop=null", "algorithm=centralized",
+    )  # fmt: skip
+    assert readable(config) == "cifar10-emd1.44-simple_cnn-centralized-seed0"
+    assert (config.local.lr, config.local.batch_size, config.rounds, config.clients) == (0.5, 7, 3, 20)
+    assert config.dataset.transform.crop is None

@@ -1,0 +1,181 @@
+"""The centralized reference: where theory says zero, where it says more, and that it disturbs nothing."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from worlds import gap, make_engine, make_model, make_world
+
+from fedexp.algorithms.centralized import Centralized
+from fedexp.algorithms.fedavg import FedAvg
+from fedexp.data import Transform
+from fedexp.data.digits import digits
+from fedexp.engine import Hardware, Local
+from fedexp.engine.client import Interrupted
+from fedexp.errors import ConfigError
+from fedexp.main import CONF
+from fedexp.partition.emd import emd
+from fedexp.randomness import generator
+from fedexp.reference import Measures, Reference
+from fedexp.run import run
+from fedexp.settings import fingerprint
+from fedexp.world import World
+
+PLAIN = Local(epochs=1, batch_size=20, lr=0.3, momentum=0.0)
+
+
+def follow(world, local, rounds=3, cohort=None, kind="cnn"):
+    """(the global model's State, its Reference) after so many rounds of FedAvg with all clients."""
+    cohort = cohort or world.clients
+    model = make_model(kind, world, world.dtype)
+    engine, fedavg = make_engine(model, world, local), FedAvg(cohort, local)
+    state = fedavg.init(world, model, model.params())
+    wanted, hardware = Measures("centralized"), Hardware(device="cpu", workers="1")
+    reference = Reference(wanted, rounds, cohort, model, world, local, hardware, 0, lambda: False)
+    reference.begin(state["params"])
+    for round in range(rounds):
+        reference.follow(round + 1)
+        state = fedavg.round(state, world, engine, generator(0, "round", round))
+    return state, reference
+
+
+def divergence(world, local, rounds=1):
+    state, reference = follow(world, local, rounds)
+    return reference.divergence(state["params"], rounds)
+
+
+def test_full_batches_and_one_step_a_round_give_zero():
+    """The mean of the clients' gradients is the gradient of the union: equal clients, any number of rounds."""
+    values = divergence(make_world([20] * 4), PLAIN, rounds=5)
+    assert max(values.values()) < 1e-13
+    assert set(values) == {"reference_divergence"} | {
+        f"reference_divergence/{name}"
+        for name in ("encoder.0.weight", "encoder.0.bias", "head.weight", "head.bias")
+    }  # fmt: skip
+
+
+def test_several_local_steps_do_not():
+    assert divergence(make_world([20] * 4), replace(PLAIN, epochs=2))["reference_divergence"] > 1e-4
+
+
+def test_divergence_by_hand():
+    """||(3, 0) - (0, 4)|| / ||(0, 4)|| = 5 / 4 for one tensor; over all, sqrt(25 + 0) / sqrt(16 + 9)."""
+    world = make_world([20] * 4)
+    model = make_model("linear", world)
+    reference = Reference(Measures("centralized"), 1, 4, model, world, PLAIN, Hardware(device="cpu"), 0, lambda: False)
+    zero = {name: torch.zeros_like(value) for name, value in model.params().items()}
+    mine, its = ({name: value.clone() for name, value in zero.items()} for _ in range(2))
+    mine["head.weight"][0, 0], its["head.weight"][0, 1] = 3, 4
+    mine["head.bias"][2] = its["head.bias"][2] = 3
+    reference.state = {"round": 1, "params": its}
+    assert reference.divergence(mine, 1) == pytest.approx(
+        {"reference_divergence": 1.0, "reference_divergence/head.weight": 1.25, "reference_divergence/head.bias": 0}
+    )
+
+
+def test_it_grows_with_emd():
+    """After one synchronisation, the mean over five distributions, for all weights and for each layer."""
+    data = digits(Transform())
+    local = Local(epochs=1, batch_size=10, lr=0.05, momentum=0.0)
+
+    def mean(target):
+        rows = []
+        for number in range(5):
+            parts = emd(data, 10, 0, target, number, per_client=50)
+            sizes = torch.tensor([len(part) for part in parts])
+            world = World(
+                data.train_x, data.train_y, data.test_x, data.test_y, torch.cat(parts), sizes, 10,
+                data.transform, torch.float64,
+            )  # fmt: skip
+            rows.append(divergence(world, local))
+        return pd.DataFrame(rows).mean()
+
+    table = pd.DataFrame([mean(target) for target in (0, 0.72, 1.44, 1.8)])
+    for layer in ("reference_divergence", "reference_divergence/encoder.0.weight", "reference_divergence/head.weight"):
+        assert table[layer].is_monotonic_increasing
+    assert table["reference_divergence"].iloc[-1] > 1.5 * table["reference_divergence"].iloc[0]
+
+
+@pytest.mark.parametrize("cohort", [6, 3])
+def test_it_is_centralized_training_with_the_batch_of_the_cohort(cohort):
+    """6 x 20 examples, batches of 8: 3 steps an epoch for a client, hence 2 x 3 of the cohort's batch."""
+    world, local = make_world([20] * 6), Local(epochs=2, batch_size=8, lr=0.1, lr_decay=0.5)
+    _, reference = follow(world, local, rounds=3, cohort=cohort)
+    large = replace(local, batch_size=8 * cohort, steps=6)
+    rule = Centralized(1, large)
+    pooled = rule.adapt(world)
+    model = make_model("cnn", pooled)
+    engine, state = make_engine(model, pooled, large), rule.init(pooled, model, model.params())
+    for round in range(3):
+        state = rule.round(state, pooled, engine, generator(0, "round", round))
+    assert gap(state, reference.state) < 1e-12
+
+
+def configured(tmp_path, *more):
+    words = [
+        "tracking=none", "hardware=cpu", "hardware.workers=1", "partition=emd", "partition.target=1.8", "clients=10",
+        "clients_per_round=10", "rounds=4", "local.epochs=1", "model.hidden=16", "partition.per_client=20",
+        f"output_root={tmp_path}", *more,
+    ]  # fmt: skip
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=words)
+
+
+def metrics(tmp_path):
+    (path,) = tmp_path.glob("*/metrics.csv")
+    return pd.read_csv(path).drop(columns=["seconds", "samples_per_second"])
+
+
+def test_the_run_itself_is_not_changed(tmp_path, capsys):
+    """Same accuracies and bytes with it as without; its columns until it stops; its cost said at the start."""
+    plain = run(configured(tmp_path / "plain"))
+    assert "measures.reference" not in capsys.readouterr().out
+    measured = run(configured(tmp_path / "with", "measures.reference=centralized", "measures.reference_rounds=2"))
+    assert "2 batches of 100 examples a round besides, for 2 rounds" in capsys.readouterr().out
+    for name in ("final_accuracy", "bytes_up", "bytes_down", "emd"):
+        assert plain[name] == measured[name]
+    before, after = metrics(tmp_path / "plain"), metrics(tmp_path / "with")
+    assert after[before.columns].equals(before)
+    columns = [name for name in after if name.startswith("reference_divergence")]
+    assert len(columns) == 9
+    assert after[columns].notna().all(axis=1).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("algorithm", [["fedavg"], ["data_sharing", "algorithm.pretraining_epochs=2"]], ids=str)
+def test_resumed_equals_uninterrupted(tmp_path, algorithm):
+    """SIGTERM between two rounds; the same command again goes on with the reference where it was.
+
+    With a warm-up model: neither trained nor sent again, and the reference starts from it.
+    """
+    more = ("measures.reference=centralized", "rounds=12", f"algorithm={algorithm[0]}", *algorithm[1:])
+    run(configured(tmp_path / "whole", *more))
+
+    def stop_after_three_rounds():
+        while not any(path.read_text().count("\n") > 3 for path in (tmp_path / "cut").glob("*/metrics.csv")):
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop_after_three_rounds, daemon=True)
+    thread.start()
+    with pytest.raises(Interrupted):
+        run(configured(tmp_path / "cut", *more))
+    thread.join()
+    assert 3 <= len(metrics(tmp_path / "cut")) < 12
+    run(configured(tmp_path / "cut", *more))
+    assert metrics(tmp_path / "cut").equals(metrics(tmp_path / "whole"))
+
+
+def test_settings(tmp_path):
+    """Off, it is no part of a run's name; on, it is; nonsense is refused."""
+    plain = configured(tmp_path)
+    assert fingerprint(plain) == fingerprint(configured(tmp_path, "measures.reference_rounds=3"))
+    assert fingerprint(plain) != fingerprint(configured(tmp_path, "measures.reference=centralized"))
+    for wrong in (Measures("federated"), Measures("centralized", 0)):
+        with pytest.raises(ConfigError, match=r"measures\.reference"):
+            wrong.check()
