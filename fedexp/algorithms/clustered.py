@@ -62,7 +62,7 @@ class Clustered(FedAvg):
 
     def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
         """Each cluster's n_k-weighted mean; a cluster of which nobody took part keeps its model."""
-        member = F.one_hot(state["assigned"].cpu()[ids], len_of(state["params"])).T
+        member = F.one_hot(state["assigned"].cpu()[ids], tree.length(state["params"])).T
         return {**state, "params": means(state["params"], trained.params, member * trained.sizes)}
 
     def centre(self, state: State, ids: Tensor) -> Stack:
@@ -70,7 +70,7 @@ class Clustered(FedAvg):
 
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
         models = state["params"]
-        return torch.stack([model(one, x, training=False) for one in rows_of(models)]).sum(0)
+        return torch.stack([model(one, x, training=False) for one in tree.unstack(models)]).sum(0)
 
     def observe(self, state: State, engine: Engine) -> dict[str, float]:
         """Mean over clients of their model's accuracy on their share of the test distribution."""
@@ -82,7 +82,7 @@ class Clustered(FedAvg):
         return {"assigned_accuracy": float(score)}
 
     def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        sizes = torch.bincount(state["assigned"], minlength=len_of(state["params"]))
+        sizes = torch.bincount(state["assigned"], minlength=tree.length(state["params"]))
         return {"clients_by_cluster": sizes.tolist()}
 
 
@@ -104,49 +104,36 @@ def distinct(params: Params, count: int) -> Stack:
     return tree.stack([params, *others])
 
 
-def len_of(models: Stack) -> int:
-    """K, the number of models of a stack."""
-    return len(next(iter(models.values())))
-
-
-def rows_of(models: Stack) -> list[Params]:
-    return [tree.take(models, row) for row in range(len_of(models))]
-
-
 def means(models: Stack, returned: Stack, weights: Tensor) -> Stack:
     """Model s of [K, ...] becomes the mean of `returned` by weights[s]; it stays where these are all zero."""
-    fresh = [tree.mean(returned, own) if bool(own.sum() > 0) else old for own, old in zip(weights, rows_of(models))]
+    fresh = [
+        tree.mean(returned, own) if bool(own.sum() > 0) else old for own, old in zip(weights, tree.unstack(models))
+    ]
     return tree.stack(fresh)
 
 
 @torch.no_grad()
 def losses(models: Stack, client: int, engine: Engine) -> Tensor:
     """Cross-entropy of each of K models on each of a client's training examples, un-augmented: [K, n_k]."""
-    world, parts = engine.world, engine.world.of(client).split(_CHUNK)
-    return torch.stack(
-        [
-            torch.cat(
-                [
-                    F.cross_entropy(
-                        engine.model(one, world.prepare(part), training=False), world.y[part], reduction="none"
-                    )
-                    for part in parts
-                ]
-            )
-            for one in rows_of(models)
-        ]
-    )
+    world = engine.world
+
+    def score(one: Params, rows: Tensor) -> Tensor:
+        logits = engine.model(one, world.prepare(rows), training=False)
+        return F.cross_entropy(logits, world.y[rows], reduction="none")
+
+    parts = world.of(client).split(_CHUNK)
+    return torch.stack([torch.cat([score(one, rows) for rows in parts]) for one in tree.unstack(models)])
 
 
 @torch.no_grad()
 def class_accuracy(models: Stack, engine: Engine) -> tuple[Tensor, Tensor]:
     """Each model's accuracy on the test examples of each class [K, C] (CPU), and which classes have any [C]."""
     world = engine.world
-    hits = torch.zeros(len_of(models), world.classes, dtype=torch.float64)
+    hits = torch.zeros(tree.length(models), world.classes, dtype=torch.float64)
     for start in range(0, len(world.test_y), _CHUNK):
         rows = slice(start, start + _CHUNK)
         x, labels = world.prepare_test(rows), world.test_y[rows].cpu()
-        for row, one in enumerate(rows_of(models)):
+        for row, one in enumerate(tree.unstack(models)):
             right = engine.model(one, x, training=False).argmax(1).cpu() == labels
             hits[row] += torch.bincount(labels[right], minlength=world.classes)
     counts = torch.bincount(world.test_y.cpu(), minlength=world.classes)

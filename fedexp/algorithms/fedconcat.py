@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from fedexp import pictures, tree
-from fedexp.algorithms.clustered import Clustered, rows_of
+from fedexp.algorithms.clustered import Clustered
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.label_clusters import LabelClusters
 from fedexp.data import Transform
@@ -181,4 +181,4 @@ def head(params: Params) -> Params:
 
 def concatenate(model: Model, frozen: Stack, x: Tensor) -> Tensor:
     """Features [n, K d] of the frozen encoders [K, ...], side by side."""
-    return torch.cat([model.encode(one, x, training=False) for one in rows_of(frozen)], 1)
+    return torch.cat([model.encode(one, x, training=False) for one in tree.unstack(frozen)], 1)

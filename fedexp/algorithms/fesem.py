@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.algorithms.clustered import Clustered, rows_of
+from fedexp.algorithms.clustered import Clustered
 from fedexp.engine import Batch, Engine, Sent, Trained
 from fedexp.engine.client import OneClient
 from fedexp.engine.exchange import State
@@ -46,7 +46,7 @@ class FeSEM(Clustered):
             assigned[order] = torch.arange(len(assigned)) % self.clusters
         for client in ids[state["took_part"].cpu()[ids]].tolist():
             own = tree.take(state["last"], client)
-            distance = torch.stack([tree.squared_distance(own, centre) for centre in rows_of(state["params"])])
+            distance = torch.stack([tree.squared_distance(own, centre) for centre in tree.unstack(state["params"])])
             assigned[client] = distance.argmin().cpu()
         return {**state, "assigned": assigned}
 

@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedexp import pictures, tree
-from fedexp.algorithms.clustered import Clustered, rows_of
+from fedexp.algorithms.clustered import Clustered
 from fedexp.clustering import balanced_k_means, elbow, inertias, k_means
 from fedexp.engine import Engine, Trained
 from fedexp.engine.exchange import State
@@ -109,7 +109,7 @@ class LabelClusters(Clustered):
     @torch.no_grad()
     def _answers(self, models: tree.Stack, engine: Engine) -> Tensor:
         """Mean softmax [N, C] of each model on inputs uniform in [0, 1), as the model reads them (eq. 3)."""
-        world, clients = engine.world, rows_of(models)
+        world, clients = engine.world, tree.unstack(models)
         total = torch.zeros(len(clients), world.classes, dtype=torch.float64)
         for start in range(0, self.random_inputs, _CHUNK):
             count = min(_CHUNK, self.random_inputs - start)
