@@ -49,6 +49,14 @@ class Settings:
 ConfigStore.instance().store(name="schema", node=Settings)
 
 
+def choose(value: str, table: dict[str, Any], otherwise: Any) -> Any:
+    """`${choose:${dataset.name},{fmnist:204},231}` in a YAML file: a constant that depends on another choice."""
+    return table.get(value, otherwise)
+
+
+OmegaConf.register_new_resolver("choose", choose, replace=True)
+
+
 def check(config: DictConfig) -> None:
     """Raise ConfigError for any value or combination that cannot work, before anything is built."""
     at_least_one = ("clients", "clients_per_round", "rounds", "evaluate_every")
