@@ -35,7 +35,7 @@ def image_folder(root: str, transform: Transform, size: int | None = None, grey:
     strange = sorted({file.parent.name for file in test} - set(classes))
     require(not strange, "dataset.root", root, f"test/ has classes that train/ lacks: {', '.join(strange)}")
     clients, owners = _owners(base / "train", train)
-    images = _cached(base, train + test, size, grey)
+    images = decoded(base, train + test, size, grey)
     labels = torch.tensor([classes.index(file.parent.name) for file in train + test])
     n = len(train)
     return Dataset(
@@ -68,7 +68,7 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
     return clients, torch.tensor([position[name] for name in names])
 
 
-def _cached(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
+def decoded(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
     listing = hashlib.blake2b(digest_size=16)
     for file in files:
