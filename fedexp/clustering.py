@@ -55,9 +55,10 @@ def _with_room(distance: np.ndarray, largest: int) -> Labels:
 
 
 def inertias(points: Points, seed: int, most: int = 10) -> np.ndarray:
-    """Sum of squared distances to the nearest centre for k = 1, ..., min(most, distinct points)."""
+    """Sum of squared distances to the nearest centre for k = 1, ..., min(most, N) clusters."""
     distinct = len(np.unique(points, axis=0))
-    return np.array([_fit(points, clusters, seed).inertia_ for clusters in range(1, min(most, distinct) + 1)])
+    curve = [_fit(points, clusters, seed).inertia_ for clusters in range(1, min(most, distinct) + 1)]
+    return np.array(curve + [0.0] * (min(most, len(points)) - len(curve)))  # a centre on every distinct point
 
 
 def elbow(curve: np.ndarray, most: int) -> int:
