@@ -19,10 +19,15 @@ from fedexp.world import World
 def construct(node: DictConfig, **given: Any) -> Any:
     """Call a group's constructor with its keys and what fedexp gives."""
     own = {
-        name: instantiate(value) if isinstance(value, dict) and "_target_" in value else value
+        name: instantiate(_part(value)) if isinstance(value, dict) and "_target_" in value else value
         for name, value in arguments(node).items()
     }
     return get_object(node["_target_"])(**own, **given)
+
+
+def _part(node: dict[str, Any]) -> dict[str, Any]:
+    """A constructor within a group, without the `name` that it has as a group's choice of its own."""
+    return {name: value for name, value in node.items() if name != "name"}
 
 
 def build_dataset(config: DictConfig) -> Dataset:

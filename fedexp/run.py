@@ -141,7 +141,7 @@ class Run:
 
     def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
         """A row of metrics.csv; the only place where numbers leave the device."""
-        score, loss = accuracy.test(lambda x: self.algorithm.predict(state, self.model, x), self.world)
+        score, loss = accuracy.test(*self.algorithm.examined(state, self.engine))
         row: dict[str, Any] = {
             "round": state["round"],
             "test_accuracy": float(score),

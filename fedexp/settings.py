@@ -123,6 +123,10 @@ def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
         if missing and name not in given and name not in own:
             raise ConfigError(f"{group}.{name}", None, "must be given")
     _check_types(group, target, own)
+    for name, value in own.items():
+        if isinstance(value, dict) and "_target_" in value:  # a constructor within the group
+            later = given if value.get("_partial_") else set()  # what is given to it when it is called
+            check_arguments(f"{group}.{name}", OmegaConf.create(value), later)
 
 
 def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:

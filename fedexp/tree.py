@@ -62,6 +62,16 @@ def stack(models: list[Tree]) -> Tree:
     return apply(lambda *rows: torch.stack(rows), *models)
 
 
+def length(stack: Tree) -> int:
+    """Length of the leading axis: how many models a stack holds."""
+    return len(next(leaf for _, leaf in leaves(stack)))
+
+
+def unstack(stack: Tree) -> list[Tree]:
+    """The models of a stack, as views."""
+    return [take(stack, row) for row in range(length(stack))]
+
+
 def rows(weights: Tensor, leaf: Tensor) -> Tensor:
     """`weights` [K] shaped so that it multiplies the rows of `leaf` [K, ...]."""
     return weights.to(leaf).view(-1, *[1] * (leaf.dim() - 1))

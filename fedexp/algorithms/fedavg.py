@@ -1,5 +1,6 @@
 """FedAvg (McMahan et al., AISTATS 2017), and the contract that every other algorithm refines."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,11 @@ class FedAvg:
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
         """Logits [n, C] of what is evaluated now: the global model."""
         return model(state["params"], x, training=False)
+
+    def examined(self, state: State, engine: Engine) -> tuple[Callable[[Tensor], Tensor], World]:
+        """The function from test examples to logits, and the world that those are read from: `predict` over
+        the run's world (or, where an algorithm keeps features of them, a head over these)."""
+        return (lambda x: self.predict(state, engine.model, x)), engine.world
 
     def observe(self, state: State, engine: Engine) -> dict[str, float]:
         """What this algorithm adds to the row of an evaluated round in metrics.csv."""

@@ -10,7 +10,7 @@ from fedexp.models.keyword import kws_cnn
 from fedexp.models.layers import purify, training
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.resnet import resnet9, resnet18, resnet50
-from fedexp.models.simple import simple_cnn
+from fedexp.models.simple import simple_cnn, simple_cnn_wide
 from fedexp.models.tf_tutorial import LocalResponse, tf_cnn
 from fedexp.models.vgg import vgg9
 
@@ -27,6 +27,8 @@ CASES = [
     (simple_cnn, (1, 28, 28), 10, 44_426, 0, 84),
     (kws_cnn, (1, 50, 10), 10, 68_980, 0, 128),
     (kws_cnn, (1, 49, 10), 12, 69_238, 0, 128),
+    (simple_cnn_wide, (3, 32, 32), 10, 5 * 61_156 + 4_210, 0, 420),
+    (simple_cnn_wide, (1, 28, 28), 10, 5 * 43_576 + 4_210, 0, 420),
     (vgg9, (3, 32, 32), 10, 3_491_530, 0, 512),
     (vgg9, (1, 28, 28), 10, 4_015_754, 0, 512),
     (resnet9, (3, 32, 32), 10, 1_647_242, 2_240, 256),
@@ -48,7 +50,7 @@ def test_parameters(build, shape, classes, weights, buffers, width):
     assert params["head.weight"].shape == (classes, width)
 
 
-@pytest.mark.parametrize("build", [mcmahan_cnn, tf_cnn, simple_cnn, vgg9, resnet9, resnet18])
+@pytest.mark.parametrize("build", [mcmahan_cnn, tf_cnn, simple_cnn, simple_cnn_wide, vgg9, resnet9, resnet18])
 def test_logits_are_the_head_of_the_features(build):
     model = Model(build((3, 32, 32), 7))
     params, x = model.params(), torch.rand(2, 3, 32, 32)

@@ -1,0 +1,50 @@
+"""Tiny-ImageNet (Stanford's CS231n): 200 classes of 500 training images; its validation set is the test set."""
+
+from pathlib import Path
+from urllib.error import URLError
+
+import torch
+from torchvision.datasets.utils import download_and_extract_archive
+
+from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.image_folder import decoded
+from fedexp.errors import ConfigError, require
+
+_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+
+
+def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: int | None = None) -> Dataset:
+    """ROOT/tiny-imagenet-200/, downloaded where it is not there; decoded once into a cache beside the pictures.
+
+    size: resize to size x size (FedConcat: 32).
+    """
+    base = Path(root).expanduser() / "tiny-imagenet-200"
+    if download and not base.is_dir():
+        _download(base.parent)
+    listing = base / "val" / "val_annotations.txt"
+    require(
+        (base / "train").is_dir() and listing.is_file(), "dataset.root", root,
+        f"no tiny-imagenet-200/ there with train/ and val/val_annotations.txt; unpack {_URL} into it",
+    )  # fmt: skip
+    train = sorted((base / "train").glob("*/images/*.JPEG"))
+    rows = [line.split("\t")[:2] for line in listing.read_text().splitlines() if line]
+    test = [base / "val" / "images" / name for name, _ in rows]
+    classes = sorted(folder.name for folder in (base / "train").iterdir() if folder.is_dir())
+    number = {name: label for label, name in enumerate(classes)}
+    images = decoded(base, [*train, *test], size, grey=False)
+    train_y = torch.tensor([number[file.parent.parent.name] for file in train])
+    test_y = torch.tensor([number[name] for _, name in rows])
+    n = len(train)
+    return Dataset(
+        "tiny_imagenet", images[:n], train_y, images[n:], test_y, len(classes), transform, class_names=classes
+    )
+
+
+def _download(folder: Path) -> None:
+    try:
+        download_and_extract_archive(_URL, str(folder), md5=_MD5)
+    except (RuntimeError, URLError, OSError) as error:
+        raise ConfigError(
+            "dataset.root", folder, f"tiny_imagenet is not there and could not be downloaded ({error})"
+        ) from error

@@ -1,0 +1,94 @@
+"""conf/paper/fedconcat.yaml: what it sets for which data set, partition, algorithm; and that one can override it."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from fedexp.build import build_algorithm
+from fedexp.errors import ConfigError
+from fedexp.main import CONF
+from fedexp.settings import check
+
+
+def composed(*words, paper="fedconcat"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", overrides=[*([f"paper={paper}"] if paper else []), *words])
+    check(config)
+    OmegaConf.resolve(config)
+    return config
+
+
+def test_defaults_are_section_5_1():
+    config = composed()
+    assert (config.paper, config.dataset.name, config.model.name) == ("fedconcat", "cifar10", "simple_cnn")
+    assert (config.clients, config.clients_per_round, config.rounds) == (40, 40, 50)
+    local = config.local
+    assert (local.epochs, local.batch_size, local.lr, local.momentum, local.weight_decay) == (10, 64, 0.01, 0.9, 1e-5)
+    transform = config.dataset.transform
+    assert (transform.mean, transform.crop, transform.pad, transform.pad_mode, transform.flip) == (
+        [], 32, 4, "reflect", True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("dataset", "rounds"), [("cifar10", 231), ("svhn", 231), ("fmnist", 204)])
+@pytest.mark.parametrize("algorithm", ["fedconcat", "fedconcat_id", "fedconcat_fedsoft"])
+def test_fedconcat_has_as_many_bytes_as_50_rounds(algorithm, dataset, rounds):
+    config = composed(f"dataset={dataset}", f"algorithm={algorithm}")
+    assert (config.rounds, config.algorithm.encoder_rounds) == (rounds, 31)
+    assert config.algorithm.clustering.clusters == 5
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partition", "decay"),
+    [("cifar100", "classes2", 0.001), ("cifar100", "classes3", 0.001), ("cifar100", "dir0.1", 0.002),
+     ("cifar100", "dir0.5", 0.005), ("tiny_imagenet", "classes2", 0.001), ("tiny_imagenet", "dir0.5", 0.002)],
+)  # fmt: skip
+def test_large_models(dataset, partition, decay):
+    config = composed("model=resnet50", f"dataset={dataset}", f"partition={partition}", "algorithm=fedconcat_id")
+    assert (config.clients, config.clients_per_round, config.rounds) == (200, 40, 980)
+    own = config.algorithm
+    assert (own.encoder_rounds, own.clustering.clusters, own.clustering.balanced) == (480, 2, True)
+    assert (own.classifier_start, own.classifier_weight_decay) == ("heads", 1e-5)
+    assert config.local.weight_decay == decay
+    assert composed("model=resnet50", f"dataset={dataset}").rounds == 500
+
+
+def test_constants_reach_only_who_has_the_key():
+    assert composed("algorithm=moon", "dataset=fmnist").algorithm.mu == 0.1
+    assert composed("algorithm=moon").algorithm.mu == 5.0
+    assert "mu" not in composed("algorithm=fedavg", "dataset=fmnist").algorithm
+    assert composed("partition=dir0.1").partition.construction == "class_split"
+    assert "construction" not in composed("partition=classes2").partition
+    assert composed("algorithm=centralized").rounds == 200
+
+
+def test_the_command_line_wins():
+    config = composed(
+        "algorithm=fedconcat_id", "rounds=7", "algorithm.encoder_rounds=3", "clients=20", "clients_per_round=10",
+        "algorithm.clustering.clusters=elbow", "local.weight_decay=0", "dataset.transform.flip=false",
+    )  # fmt: skip
+    assert (config.rounds, config.algorithm.encoder_rounds, config.clients, config.clients_per_round) == (7, 3, 20, 10)
+    assert (config.algorithm.clustering.clusters, config.local.weight_decay) == ("elbow", 0)
+    assert config.dataset.transform.flip is False
+
+
+def test_clustering_can_be_chosen_by_itself():
+    words = ["algorithm=fedconcat", "algorithm@algorithm.clustering=fesem", "algorithm.clustering.mu=0.3"]
+    config = composed(*words, paper=None)
+    assert config.algorithm.clustering == {
+        "name": "fesem", "_target_": "fedexp.algorithms.fesem.FeSEM", "_partial_": True, "clusters": 5, "mu": 0.3,
+    }  # fmt: skip
+    algorithm = build_algorithm(config)
+    assert (algorithm.clustered.clusters, algorithm.clustered.mu) == (5, 0.3)
+    assert algorithm.clustered.clients_per_round == config.clients_per_round
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("+algorithm.clustering.mu=1", r"algorithm\.clustering\.mu=1: no such key"),
+     ("algorithm.clustering.epsilon=much", r"algorithm\.clustering\.epsilon=much"),
+     ("+dataset.transform.sharpen=1", r"dataset\.transform\.sharpen=1: no such key")],
+)  # fmt: skip
+def test_keys_within_a_group_are_checked(word, message):
+    with pytest.raises(ConfigError, match=message):
+        composed("algorithm=fedconcat", word)

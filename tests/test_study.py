@@ -1,0 +1,43 @@
+"""The information study on made clients: what its probes measure, and what it leaves."""
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from worlds import make_engine, make_model, make_world
+
+from fedexp.algorithms.fedconcat import encoders
+from fedexp.engine import Local
+from fedexp.main import CONF
+from fedexp.study import losses, study
+
+
+def test_features_that_hold_the_label_have_the_smaller_loss():
+    """An encoder whose features say nothing leaves the entropy of the labels; a useful one less."""
+    world = make_world([40, 30])
+    model = make_model("cnn", world)
+    engine = make_engine(model, world, Local(epochs=30, batch_size=10, lr=0.2, momentum=0.9))
+    useful = {name: leaf[None] for name, leaf in encoders(model.params()).items()}
+    blind = {name: torch.zeros_like(leaf) for name, leaf in useful.items()}
+    shares = torch.bincount(world.y[world.rows], minlength=4) / 70
+    entropy = -float((shares * shares.log()).sum())
+    knowing, guessing = losses(engine, useful, [0, 1]), losses(engine, blind, [0, 1])
+    assert guessing[0] == pytest.approx(entropy, abs=0.05)
+    assert knowing[0] < guessing[0] - 0.05
+    assert knowing[1] < guessing[1]
+
+
+def test_it_leaves_both_tables(tmp_path):
+    words = [
+        "paper=fedconcat", "dataset=digits", "model=mcmahan_cnn", "model.hidden=16", "partition=classes2", "clients=20",
+        "local.epochs=1", "tracking=none", f"output_root={tmp_path}", "hardware=cpu",
+    ]  # fmt: skip
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        study(compose("config", overrides=words))
+    (table,) = tmp_path.glob("*/information.csv")
+    found = pd.read_csv(table)
+    assert found["table"].tolist() == [6] * 4 + [7] * 4
+    assert found["algorithm"].tolist()[:4] == ["own_encoder", "exchanged_encoder"] * 2
+    assert (found["classification_loss"] > 0).all()
+    assert found["reconstruction_loss"].between(0, 0.5).all()
+    assert (table.parent / "information_features.png").exists()
