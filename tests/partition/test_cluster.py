@@ -65,7 +65,7 @@ def test_sizes_are_drawn_again_until_they_fit():
 def test_impossible_sizes_are_an_error_that_names_the_possible_ones():
     with pytest.raises(ConfigError, match=r"partition.mean=290: class 0 has 500 .* mean of at most 32"):
         multi_cluster(like([500] * 10), 100, 0, **{**MC, "deviation": 0})
-    with pytest.raises(ConfigError, match="clients=4"):
+    with pytest.raises(ConfigError, match=r"clients=4"):
         multi_cluster(like(MNIST), 4, 0, **MC)
     with pytest.raises(ConfigError, match=r"partition.ratios"):
         multi_cluster(like([500] * 3), 100, 0, **MC)
@@ -93,5 +93,5 @@ def test_unbalanced_single_cluster():
 
 
 def test_single_cluster_that_classes_cannot_fill():
-    with pytest.raises(ConfigError, match="mean of at most 166"):
+    with pytest.raises(ConfigError, match=r"mean of at most 166"):
         single_cluster(like([5000] * 10), 100, 0, share=0.6, mean=290)
