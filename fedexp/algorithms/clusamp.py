@@ -1,8 +1,9 @@
 """CluSamp: clustered sampling by similarity (Fraboni et al., ICML 2021, algorithm 2).
 
 Clients are clustered by their last update (Ward's method on the rows of the matrix of distances, as in the
-published code); K distributions are made of the clusters so that each client's expected weight is n_k / n; one
-client is drawn from each, so that a client may be drawn twice (its two models are the same) and the K models count alike. `weights=examples` merges by n_k instead, which is biased.
+published code); K distributions are made of the clusters so that each client's expected weight is n_k / n;
+one client is drawn from each, so that a client may be drawn twice (its two models are the same), and the K
+models count alike. `weights=examples` merges by n_k instead, which is biased.
 """
 
 from dataclasses import dataclass
