@@ -40,6 +40,7 @@ class Settings:
     evaluate_every: int = 1
     local: Local = field(default_factory=Local)
     targets: list[float] = field(default_factory=list)
+    evaluate_clients: str = "none"
     output_root: str = "outputs"
     checkpoint_seconds: float = 30.0
     exhibit_every: int = 0
@@ -81,6 +82,13 @@ def check(config: DictConfig) -> None:
     )  # fmt: skip
     for target in config.targets:
         require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
+    whose = ("none", "participants", "all")
+    require(
+        config.evaluate_clients in whose,
+        "evaluate_clients",
+        config.evaluate_clients,
+        f"must be one of {', '.join(whose)}",
+    )
     require(config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0")
     require(
         config.exhibit_every >= 0,

@@ -162,7 +162,7 @@ class FedGen(FedAvg):
         logits = vmap(model.head, in_dims=(0, None))(heads, made)
         share = (counts / counts.sum(0).clamp_min(1))[:, y]
         entropy = F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none").view_as(share)
-        apart = (noise[:, None] - noise).square().mean(2) * (made[:, None] - made).abs().mean(2)
+        apart = torch.cdist(noise, noise).square() / self.noise * torch.cdist(made, made, p=1) / made.shape[1]
         return (share * entropy).mean(1).sum() + self.diversity * (-apart.mean()).exp()
 
     def _maker(self, model: Model) -> Model:
