@@ -63,6 +63,8 @@ def _flatten(node: DictConfig, prefix: str = "") -> list[str]:
     names = []
     for name in node:
         names.append(f"{prefix}{name}")
+        if OmegaConf.is_interpolation(node, str(name)):
+            continue
         child = OmegaConf.select(node, str(name), throw_on_missing=False)
         if isinstance(child, DictConfig):
             names.extend(_flatten(child, f"{prefix}{name}."))

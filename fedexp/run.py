@@ -21,7 +21,7 @@ from fedexp.measure.cohort import cohort_measures, examples_trained
 from fedexp.measure.communication import traffic
 from fedexp.measure.skew import mean_emd
 from fedexp.randomness import generator
-from fedexp.record import partition
+from fedexp.record import confusion, partition
 from fedexp.record.display import Display
 from fedexp.record.folder import RunFolder
 from fedexp.record.interrupt import Stop
@@ -63,6 +63,7 @@ class Run:
             self.model, self.world, local, hardware, config.seed, stop,
         )  # fmt: skip
         self.tracker = build_tracker(config)
+        self.class_names = dataset.class_names or [str(label) for label in range(dataset.classes)]
         self.emd = mean_emd(self.world.label_counts)
         self.rows: list[dict[str, Any]] = []
         self.bytes = [0, 0]  # up, down
@@ -85,6 +86,7 @@ class Run:
                 state, status = self._rounds(state)
             added = self.algorithm.conclude(state, self.engine)
             self._exhibit(state)
+            self._exhibit_confusion(state)
             self.folder.write_model(state["params"])  # before result.json, which says that all is there
         except Interrupted:
             status = "interrupted"
@@ -158,11 +160,32 @@ class Run:
             "samples_per_second": round(self.examples / self.seconds, 1) if self.seconds else None,
         }  # fmt: skip
         cohort |= self.reference.divergence(state["params"], state["round"])
-        return row | cohort | self.algorithm.observe(state, self.engine)
+        row["test_accuracy_last10"] = accuracy.last_rounds([*self.rows, row])
+        return row | cohort | self._measure_clients(state, exchanges) | self.algorithm.observe(state, self.engine)
+
+    def _measure_clients(self, state: State, exchanges: list[Exchange]) -> dict[str, float]:
+        """The evaluated model on the data of those who trained in this round, or of all clients."""
+        if self.config.evaluate_clients == "none":
+            return {}
+        ids = torch.arange(self.world.clients)
+        if self.config.evaluate_clients == "participants":
+            ids = torch.cat([each.ids for each in exchanges if each.trained is not None]).unique()
+        scores = accuracy.of_clients(lambda x: self.algorithm.predict(state, self.model, x), self.world, ids)
+        return {
+            "client_accuracy_mean": float(scores.mean()),
+            "client_accuracy_variance": float(scores.var(correction=0)),
+        }
 
     def _exhibit(self, state: State) -> None:
         for name, content in self.algorithm.exhibits(state, self.engine).items():
             self.folder.write_exhibit(name, content)
+
+    def _exhibit_confusion(self, state: State) -> None:
+        """Per-class accuracy and the confusion matrix of the final model."""
+        counts = accuracy.confusion(*self.algorithm.examined(state, self.engine))
+        self.folder.write_exhibit("confusion", confusion.table(counts, self.class_names))
+        self.folder.write_exhibit("confusion", confusion.picture(counts, self.class_names))
+        self.folder.write_exhibit("class_accuracy", confusion.per_class(counts, self.class_names))
 
     def _record(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
@@ -212,6 +235,7 @@ class Run:
             "final_accuracy": scores[-1] if scores else None,
             "best_accuracy": scores[best] if scores else None,
             "best_round": self.rows[best]["round"] if scores else None,
+            "accuracy_last10": accuracy.last_rounds(self.rows) if self.rows else None,
             "rounds_to": first,
             "bytes_up": self.bytes[0], "bytes_down": self.bytes[1],
             "emd": self.emd,

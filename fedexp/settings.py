@@ -42,6 +42,7 @@ class Settings:
     local: Local = field(default_factory=Local)
     targets: list[float] = field(default_factory=list)
     measures: Measures = field(default_factory=Measures)
+    evaluate_clients: str = "none"
     output_root: str = "outputs"
     checkpoint_seconds: float = 30.0
     exhibit_every: int = 0
@@ -83,6 +84,13 @@ def check(config: DictConfig) -> None:
     )  # fmt: skip
     for target in config.targets:
         require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
+    whose = ("none", "participants", "all")
+    require(
+        config.evaluate_clients in whose,
+        "evaluate_clients",
+        config.evaluate_clients,
+        f"must be one of {', '.join(whose)}",
+    )
     require(config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0")
     require(
         config.exhibit_every >= 0,

@@ -34,7 +34,8 @@ def test_what_a_run_leaves(monkeypatch, tmp_path, capfd):
     assert run(monkeypatch, tmp_path, "evaluate_every=2", "targets=[0.05,0.999]") == 0
     folder = only_folder(tmp_path)
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "metrics.csv", "model.pt", "partition.csv", "partition.png", "result.json"}
+    tables = {"partition.csv", "partition.png", "confusion.csv", "confusion.png", "class_accuracy.csv"}
+    assert names == tables | {"config.yaml", "metrics.csv", "model.pt", "result.json"}
     table = pd.read_csv(folder / "metrics.csv")
     assert list(table)[: len(COLUMNS)] == COLUMNS
     assert table["round"].tolist() == [2, 4, 6]
@@ -50,6 +51,10 @@ def test_what_a_run_leaves(monkeypatch, tmp_path, capfd):
     assert found["bytes_up"] == 6 * 16 * weights
     assert 0 < found["emd"] < 2
     assert found["fingerprint"] in folder.name
+    assert found["accuracy_last10"] == pytest.approx(table["test_accuracy"].mean())
+    confusion = pd.read_csv(folder / "confusion.csv", index_col="class").to_numpy()
+    assert confusion.sum() == 360
+    assert confusion.trace() / 360 == pytest.approx(found["final_accuracy"])
     partition = pd.read_csv(folder / "partition.csv", index_col="client")
     assert partition.to_numpy().sum() == 1437
     assert capfd.readouterr().out.strip().splitlines()[-1] == str(folder)

@@ -70,7 +70,8 @@ class Workshop:
             x = world.prepare(chosen, key)
             if x.dim() == 4:  # the first convolution, of few channels, is faster so
                 x = x.to(memory_format=torch.channels_last)
-            batch = Batch(x, world.y[chosen], torch.ones(len(chosen), dtype=x.dtype, device=x.device))
+            weight = torch.ones(len(chosen), dtype=x.dtype, device=x.device)
+            batch = Batch(x, world.y[chosen], weight, key)
             loss, statistics = self.objective(rule, weights, buffers, batch, sent, key, padded=False, alone=True)
             grads = torch.autograd.grad(loss, tensors, materialize_grads=True)
             with torch.no_grad():

@@ -10,11 +10,16 @@ State = dict[str, Any]  # the server's and the clients' memory: nested dicts of 
 
 
 class Batch(NamedTuple):
-    """One client's batch: prepared x [B, ...], y [B], weight [B] (0 for padding)."""
+    """One client's batch: prepared x [B, ...], y [B], weight [B] (0 for padding).
+
+    key: int64 [], this client's step: a loss that needs noise draws it with randomness.uniform(key, count,
+    stream), streams from 1000 on (those below are the layers').
+    """
 
     x: Tensor
     y: Tensor
     weight: Tensor
+    key: Tensor
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of per-example `values` [B] over the examples that count."""

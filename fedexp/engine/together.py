@@ -36,7 +36,7 @@ def train_together(shop: Workshop, rule: Rule, round: int, ids: list[int], sent:
         active = sum(count > step for count in taken)
         keys = base[:active] + step
         chosen = rows[:active, step]
-        batch = Batch(world.prepare(chosen, keys), world.y[chosen], weight[:active, step])
+        batch = Batch(world.prepare(chosen, keys), world.y[chosen], weight[:active, step], keys)
         live = {name: leaf[:active] for name, leaf in stack.items()}
         own = OneClient(*(tree.take(part, slice(active)) for part in view))
         grads, loss, statistics = _gradients(shop, rule, names, live, batch, own, keys, not whole[step])

@@ -1,6 +1,7 @@
-"""Accuracy and loss on the test set."""
+"""Accuracy and loss on the test set, a class at a time, and on the clients' own data."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,3 +23,28 @@ def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) ->
         hits = hits + (logits.argmax(1) == labels).sum()
         loss = loss + F.cross_entropy(logits, labels, reduction="sum")
     return hits / len(world.test_y), loss / len(world.test_y)
+
+
+@torch.no_grad()
+def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> Tensor:
+    """How many test examples of class i (row) are taken for class j (column): int64 [C, C], on the CPU."""
+    cells = []
+    for start in range(0, len(world.test_y), chunk):
+        rows = slice(start, start + chunk)
+        cells.append(world.test_y[rows] * world.classes + predict(world.prepare_test(rows)).argmax(1))
+    return torch.bincount(torch.cat(cells).cpu(), minlength=world.classes**2).view(world.classes, world.classes)
+
+
+@torch.no_grad()
+def of_clients(predict: Callable[[Tensor], Tensor], world: World, ids: Tensor, chunk: int = 500) -> Tensor:
+    """Fraction right on each client's own training data, un-augmented: [K], on the CPU."""
+    parts = [world.of(client) for client in ids.tolist()]
+    rows = torch.cat(parts)
+    hits = torch.cat([predict(world.prepare(part)).argmax(1) == world.y[part] for part in rows.split(chunk)])
+    return torch.stack([own.double().mean() for own in hits.cpu().split([len(part) for part in parts])])
+
+
+def last_rounds(rows: list[dict[str, Any]], rounds: int = 10) -> float:
+    """Mean test accuracy over what was evaluated in the last so many communication rounds."""
+    recent = [row["test_accuracy"] for row in rows if row["round"] > rows[-1]["round"] - rounds]
+    return sum(recent) / len(recent)

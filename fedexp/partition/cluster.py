@@ -1,0 +1,118 @@
+"""Cluster skew (CADIS, section V): clients fall into groups of equal labels, some groups far larger than others.
+
+Within a client every label has the same count; every example is used at most once, and many are not used.
+Sizes are drawn anew until every class suffices, at most `tries` times.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.data import Dataset
+from fedexp.errors import ConfigError, require
+from fedexp.randomness import numpy_generator
+
+
+def multi_cluster(
+    dataset: Dataset, clients: int, seed: int, ratios: list[float], mean: float, deviation: float,
+    smallest: int = 1, largest: int | None = None, tries: int = 100,
+) -> list[Tensor]:  # fmt: skip
+    """MC: one cluster a ratio, clients shared out by the ratios, classes in contiguous blocks, one a cluster.
+
+    A client has n ~ N(mean, deviation) examples, clipped to [smallest, largest].
+    """
+    clusters = len(ratios)
+    require(
+        1 <= clusters <= dataset.classes, "partition.ratios", ratios,
+        f"must name 1 to {dataset.classes} clusters: each needs a class of its own",
+    )  # fmt: skip
+    require(min(ratios) > 0, "partition.ratios", ratios, "must all be above 0")
+    members = _share_out(clients, ratios)
+    require(
+        min(members) >= 1, "clients", clients, f"leaves a cluster of partition.ratios={ratios} empty; use more clients"
+    )
+    blocks = np.array_split(np.arange(dataset.classes), clusters)
+    labels = [block for block, count in zip(blocks, members) for _ in range(count)]
+    random = numpy_generator(seed, "partition")
+    return _draw(dataset, lambda: labels, mean, deviation, smallest, largest, tries, random)
+
+
+def single_cluster(
+    dataset: Dataset, clients: int, seed: int, share: float, mean: float, deviation: float = 0.0,
+    labels_per_client: int | None = None, smallest: int = 1, largest: int | None = None, tries: int = 100,
+) -> list[Tensor]:  # fmt: skip
+    """BC and UC: a `share` of the clients holds the first classes; each other client random other classes.
+
+    labels_per_client: null for a fifth of the classes. deviation 0: balanced (BC); above: unbalanced (UC).
+    """
+    held = max(1, dataset.classes // 5) if labels_per_client is None else labels_per_client
+    require(
+        1 <= held <= dataset.classes // 2, "partition.labels_per_client", held,
+        f"must be from 1 to {dataset.classes // 2}, so that other classes remain for the other clients",
+    )  # fmt: skip
+    require(0 < share < 1, "partition.share", share, "must be between 0 and 1")
+    inside = round(share * clients)
+    require(
+        0 < inside < clients, "partition.share", share, f"leaves nobody in or out of the cluster of {clients} clients"
+    )
+    random = numpy_generator(seed, "partition")
+    others = np.arange(held, dataset.classes)
+
+    def labels() -> list[np.ndarray]:
+        outside = [random.choice(others, held, replace=False) for _ in range(clients - inside)]
+        return [np.arange(held)] * inside + outside
+
+    return _draw(dataset, labels, mean, deviation, smallest, largest, tries, random)
+
+
+def _share_out(clients: int, ratios: list[float]) -> list[int]:
+    """Clients of each cluster by largest remainder: they sum to `clients`."""
+    exact = np.array(ratios) / sum(ratios) * clients
+    counts = np.floor(exact + 1e-9).astype(int)
+    rest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
+    counts[rest] += 1
+    return counts.tolist()
+
+
+def _draw(
+    dataset: Dataset, labels: Callable[[], list[np.ndarray]], mean: float, deviation: float, smallest: int,
+    largest: int | None, tries: int, random: np.random.Generator,
+) -> list[Tensor]:  # fmt: skip
+    """Examples of clients whose labels `labels()` gives, each label of a client equally often."""
+    require(mean >= 1, "partition.mean", mean, "must be at least 1 example a client")
+    require(deviation >= 0, "partition.deviation", deviation, "must be at least 0")
+    require(tries >= 1, "partition.tries", tries, "must be at least 1")
+    require(
+        largest is None or largest >= smallest, "partition.largest", largest, f"must be at least smallest={smallest}"
+    )
+    there = np.bincount(dataset.train_y.numpy(), minlength=dataset.classes)
+    for _ in range(tries):
+        held = labels()
+        sizes = np.clip(random.normal(mean, deviation, len(held)), smallest, largest)
+        each = [max(1, round(size / len(own))) for size, own in zip(sizes, held)]
+        needed = np.zeros(dataset.classes, int)
+        for count, own in zip(each, held):
+            needed[own] += count
+        if (needed <= there).all():
+            return _deal(dataset, held, each, random)
+    short = int(np.argmax(needed - there))
+    owners = sum(short in own for own in held)
+    most = there[short] // owners * len(held[0])
+    raise ConfigError(
+        "partition.mean", mean,
+        f"class {short} has {there[short]} examples for {owners} clients that need {needed[short]}; use fewer "
+        f"clients or a mean of at most {most}",
+    )  # fmt: skip
+
+
+def _deal(dataset: Dataset, held: list[np.ndarray], each: list[int], random: np.random.Generator) -> list[Tensor]:
+    labels = dataset.train_y.numpy()
+    pools = [random.permutation(np.flatnonzero(labels == label)) for label in range(dataset.classes)]
+    used = np.zeros(dataset.classes, int)
+    parts = []
+    for own, count in zip(held, each):
+        parts.append(torch.from_numpy(np.concatenate([pools[c][used[c] : used[c] + count] for c in own])))
+        used[own] += count
+    return parts

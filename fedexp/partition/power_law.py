@@ -1,0 +1,39 @@
+"""PA (CADIS's Pareto): few labels a client, client sizes from a heavy-tailed law."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.data import Dataset
+from fedexp.errors import require
+from fedexp.randomness import numpy_generator
+
+
+def power_law(
+    dataset: Dataset, clients: int, seed: int, labels_per_client: int, log_mean: float, log_deviation: float
+) -> list[Tensor]:
+    """Each client draws labels with replacement, so that some hold fewer than `labels_per_client`.
+
+    Its total is lognormal(log_mean, log_deviation), as much for each draw of a label, at least one example
+    and at most the class. Clients draw examples independently: examples are reused across clients, as in
+    the published index files.
+    """
+    require(
+        1 <= labels_per_client <= dataset.classes, "partition.labels_per_client", labels_per_client,
+        f"must be from 1 to {dataset.classes} (classes)",
+    )  # fmt: skip
+    require(log_deviation >= 0, "partition.log_deviation", log_deviation, "must be at least 0")
+    random = numpy_generator(seed, "partition")
+    labels = dataset.train_y.numpy()
+    pools = [np.flatnonzero(labels == label) for label in range(dataset.classes)]
+    there = np.flatnonzero([len(pool) for pool in pools])
+    parts = []
+    for _ in range(clients):
+        drawn = random.choice(there, labels_per_client)
+        each = max(1, round(random.lognormal(log_mean, log_deviation) / labels_per_client))
+        own = [
+            random.choice(pools[label], min(each * int((drawn == label).sum()), len(pools[label])), replace=False)
+            for label in np.unique(drawn)
+        ]
+        parts.append(torch.from_numpy(np.concatenate(own)))
+    return parts

@@ -1,0 +1,39 @@
+"""The confusion matrix as a table and as a picture, and the accuracy of each class."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from torch import Tensor
+
+
+def table(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
+    """Test examples of each class (rows) taken for each class (columns)."""
+    return pd.DataFrame(counts.numpy(), index=class_names, columns=class_names).rename_axis("class")
+
+
+def per_class(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
+    """Accuracy (the class's recall, a fraction; empty without examples) and test examples of each class."""
+    examples = counts.sum(1)
+    accuracy = counts.diagonal().double() / examples
+    columns = {"accuracy": accuracy.numpy(), "examples": examples.numpy()}
+    return pd.DataFrame(columns, index=class_names).rename_axis("class")
+
+
+def picture(counts: Tensor, class_names: list[str]) -> Figure:
+    """Shares of each true class (rows) by predicted class (columns), written in the cells of small matrices."""
+    shares = (counts.double() / counts.sum(1, keepdim=True).clamp_min(1)).numpy()
+    classes = len(class_names)
+    side = min(14, 3 + classes * 0.4)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.subplots()
+    figure.colorbar(axes.imshow(shares, vmin=0, vmax=1, cmap="Blues"), ax=axes)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    if classes <= 30:
+        axes.set_xticks(range(classes), class_names, rotation=90)
+        axes.set_yticks(range(classes), class_names)
+    if classes <= 15:
+        for row in range(classes):
+            for column in range(classes):
+                share = shares[row, column]
+                colour = "white" if share > 0.5 else "black"
+                axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
+    return figure

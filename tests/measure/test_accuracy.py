@@ -1,0 +1,59 @@
+"""Accuracy by class, on clients' own data, over the last rounds; and how they are written."""
+
+import pytest
+import torch
+from worlds import make_world
+
+from fedexp.measure import accuracy
+from fedexp.record import confusion
+
+
+def says(labels, classes=4):
+    """A predictor that gives these labels, in the order in which it is asked."""
+    left = list(labels)
+
+    def predict(x):
+        now = [left.pop(0) for _ in range(len(x))]
+        return torch.nn.functional.one_hot(torch.tensor(now), classes).double()
+
+    return predict
+
+
+def test_confusion_by_hand():
+    world = make_world()
+    truth = world.test_y.tolist()
+    wrong = [(label + (row % 3 == 0)) % 4 for row, label in enumerate(truth)]
+    counts = accuracy.confusion(says(wrong), world, chunk=7)
+    expected = torch.zeros(4, 4, dtype=torch.int64)
+    for row, label in enumerate(truth):
+        expected[label, wrong[row]] += 1
+    assert torch.equal(counts, expected)
+    hits, _ = accuracy.test(says(wrong), world)
+    assert float(hits) == pytest.approx(int(counts.diagonal().sum()) / 40)
+
+
+def test_per_class_accuracy_and_a_class_without_examples():
+    counts = torch.tensor([[3, 1, 0], [0, 0, 0], [2, 2, 4]])
+    frame = confusion.per_class(counts, ["a", "b", "c"])
+    assert frame.accuracy["a"] == 0.75 and frame.accuracy["c"] == 0.5 and frame.accuracy.isna()["b"]
+    assert frame.examples.tolist() == [4, 0, 8]
+    assert confusion.table(counts, ["a", "b", "c"]).loc["c", "b"] == 2
+    image = confusion.picture(counts, ["a", "b", "c"]).axes[0].images[0].get_array()
+    assert image[2].tolist() == [0.25, 0.25, 0.5] and image[1].tolist() == [0, 0, 0]
+
+
+def test_accuracy_on_clients_own_data_by_hand():
+    world = make_world([3, 8, 5])
+    ids = torch.tensor([2, 0])
+    truth = torch.cat([world.y[world.of(2)], world.y[world.of(0)]]).tolist()
+    answers = [truth[0], *[(label + 1) % 4 for label in truth[1:5]], *truth[5:]]
+    scores = accuracy.of_clients(says(answers), world, ids, chunk=3)
+    assert scores.tolist() == [0.2, 1.0]
+
+
+def test_last_rounds_are_rounds_not_rows():
+    rows = [{"round": round, "test_accuracy": round / 100} for round in (5, 10, 15, 20)]
+    assert accuracy.last_rounds(rows) == pytest.approx(0.175)
+    assert accuracy.last_rounds(rows[:1]) == pytest.approx(0.05)
+    every = [{"round": round, "test_accuracy": float(round)} for round in range(1, 13)]
+    assert accuracy.last_rounds(every) == pytest.approx(7.5)
