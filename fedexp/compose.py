@@ -1,0 +1,88 @@
+"""Composing many configs of one program: what Hydra does for one command line, fast enough for a thousand.
+
+Hydra must be at work already: inside a sweep, or within `hydra.initialize_config_dir`.
+"""
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp.errors import ConfigError
+
+
+def word(key: str, value: Any) -> str:
+    """An override as one word of a command line, quoted as Hydra's grammar needs."""
+    return f"{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_text(each)}' for key, each in value.items())}}}"
+    if isinstance(value, str) and not value.replace("_", "").replace(".", "").replace("-", "").isalnum():
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    return str(value)
+
+
+class Composer:
+    """Configs by their overrides. Only the choice of groups is left to Hydra, and remembered: cells that
+    differ in plain values share it."""
+
+    def __init__(self) -> None:
+        self._bases: dict[tuple[str, ...], DictConfig] = {}
+
+    @cached_property
+    def _parser(self) -> OverridesParser:
+        return OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+
+    def parse(self, words: Sequence[str]) -> list[Override]:
+        return self._parser.parse_overrides(list(words))
+
+    def __call__(self, words: Sequence[str]) -> DictConfig:
+        """The config of a command line. Raises ConfigError if there is none."""
+        parsed = self.parse(words)
+        values = [override for override in parsed if self._is_value(override)]
+        choices = tuple(override.input_line for override in parsed if not self._is_value(override))
+        try:
+            if choices not in self._bases:
+                self._bases[choices] = compose("config", overrides=list(choices))
+            config = copy.deepcopy(self._bases[choices])
+            for override in values:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError("overrides", " ".join(words), _first_line(error)) from error
+        return config
+
+    def _is_value(self, override: Override) -> bool:
+        """Whether it sets a plain value of an existing key."""
+        key = override.key_or_group
+        changes = override.type is OverrideType.CHANGE and override.package is None
+        return changes and not (override.is_hydra_override() or "/" in key or key in self._groups)
+
+    @cached_property
+    def _groups(self) -> set[str]:
+        return set(GlobalHydra.instance().config_loader().get_group_options("", ObjectType.GROUP))
+
+
+def _first_line(error: BaseException) -> str:
+    """The one line that matters of the deepest cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) if lines else type(error).__name__
