@@ -45,7 +45,7 @@ class Composer:
     differ in plain values share it."""
 
     def __init__(self) -> None:
-        self._bases: dict[tuple[str, ...], DictConfig] = {}
+        self._bases: dict[tuple[str, ...], DictConfig | HydraException] = {}
 
     @cached_property
     def _parser(self) -> OverridesParser:
@@ -60,14 +60,23 @@ class Composer:
         values = [override for override in parsed if self._is_value(override)]
         choices = tuple(override.input_line for override in parsed if not self._is_value(override))
         try:
-            if choices not in self._bases:
-                self._bases[choices] = compose("config", overrides=list(choices))
-            config = copy.deepcopy(self._bases[choices])
+            config = copy.deepcopy(self._base(choices))
             for override in values:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError("overrides", " ".join(words), _first_line(error)) from error
+            raise ConfigError("overrides", " ".join(words), first_line(error)) from error
         return config
+
+    def _base(self, choices: tuple[str, ...]) -> DictConfig:
+        if choices not in self._bases:
+            try:
+                self._bases[choices] = compose("config", overrides=list(choices))
+            except HydraException as error:
+                self._bases[choices] = error
+        base = self._bases[choices]
+        if isinstance(base, HydraException):
+            raise base
+        return base
 
     def _is_value(self, override: Override) -> bool:
         """Whether it sets a plain value of an existing key."""
@@ -80,9 +89,9 @@ class Composer:
         return set(GlobalHydra.instance().config_loader().get_group_options("", ObjectType.GROUP))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The one line that matters of the deepest cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) if lines else type(error).__name__
+    return lines[0] if lines else type(error).__name__

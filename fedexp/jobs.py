@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp.compose import Composer, word
+from fedexp.compose import Composer, first_line, word
 from fedexp.errors import ConfigError
 from fedexp.scale import scaled
 from fedexp.settings import fingerprint
@@ -19,7 +20,8 @@ from fedexp.table import Cell, Table
 @dataclass(frozen=True)
 class Job:
     """One run of a sweep. `words` are its overrides; `config` is None where they cannot be composed, and
-    `error` then says why. `reference`: whether it is what the cell is measured against."""
+    `error` then says why. `reference`: whether it is what the cell is measured against. `protocol`: the
+    cell as its paper has it, without scale and without what the command line adds."""
 
     name: str
     words: list[str]
@@ -27,6 +29,7 @@ class Job:
     error: ConfigError | None = None
     cell: Cell | None = None
     reference: bool = False
+    protocol: DictConfig | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -42,9 +45,12 @@ class Sweep:
     scale: str | None = None
 
 
-def sweeps(words: Sequence[str]) -> list[Sweep]:
-    """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun."""
-    compose = Composer()
+def sweeps(words: Sequence[str], compose: Composer | None = None) -> list[Sweep]:
+    """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun.
+
+    `compose`: a composer that remembers what other sweeps have needed.
+    """
+    compose = compose or Composer()
     overrides = compose.parse(words)
     chosen = [each for each in overrides if each.key_or_group == "table"]
     about_table = [each.input_line for each in overrides if each.key_or_group.startswith("table.")]
@@ -70,17 +76,29 @@ def _table_jobs(compose: Composer, table: Table, others: list[Override]) -> Iter
     given = {each.key_or_group for each in others}
     first = {} if table.paper is None else {"paper": table.paper}
     seeds = [{}] if "seed" in given else [{"seed": seed} for seed in table.seeds]
-    for cell, seed, (fixed, swept) in itertools.product(table.cells, seeds, list(_product(others))):
-        name = " ".join([cell.name, *(word(*pair) for pair in seed.items()), *swept])
+    combinations = list(_product(others))
+    for cell in table.cells:
         for overrides, reference in ((cell.overrides, False), (cell.reference, True)):
             if overrides is None:
                 continue
-            own = [word(key, value) for key, value in {**first, **overrides, **seed}.items() if key not in given]
-            words = [*own, *fixed, *swept, word("+table.name", table.name)]
-            yield _job(compose, f"{name} (reference)" if reference else name, words, cell, reference)
+            own = {**first, **overrides}
+            protocol = _protocol(compose, own)
+            for seed, (fixed, swept) in itertools.product(seeds, combinations):
+                kept = [word(key, value) for key, value in {**own, **seed}.items() if key not in given]
+                words = [*kept, *fixed, *swept, word("+table.name", table.name)]
+                name = " ".join([cell.name, *(word(*pair) for pair in seed.items()), *swept])
+                job = _job(compose, f"{name} (reference)" if reference else name, words)
+                yield replace(job, cell=cell, reference=reference, protocol=protocol)
 
 
-def _job(compose: Composer, name: str, words: list[str], cell: Cell | None = None, reference: bool = False) -> Job:
+def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None:
+    try:
+        return compose([word(key, value) for key, value in overrides.items()])
+    except ConfigError:
+        return None  # the job, composed from the same words and more, says why
+
+
+def _job(compose: Composer, name: str, words: list[str]) -> Job:
     try:
         config = compose(words)
         smaller = scaled(config)
@@ -89,10 +107,10 @@ def _job(compose: Composer, name: str, words: list[str], cell: Cell | None = Non
             config = compose(words)
         fingerprint(config)  # resolves it
     except ConfigError as error:
-        return Job(name, words, None, error, cell, reference)
+        return Job(name, words, None, error)
     except OmegaConfBaseException as error:
-        return Job(name, words, None, ConfigError("overrides", " ".join(words), str(error)), cell, reference)
-    return Job(name, words, config, None, cell, reference)
+        return Job(name, words, None, ConfigError("overrides", " ".join(words), first_line(error)))
+    return Job(name, words, config)
 
 
 def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]:

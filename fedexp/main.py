@@ -58,7 +58,8 @@ class _Ended(BaseException):
 
 
 def main() -> None:
-    """Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is in use; 143 SIGTERM; 130 Ctrl-C."""
+    """Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
+    in use; 143 SIGTERM; 130 Ctrl-C."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
     try:
         entry()

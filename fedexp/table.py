@@ -108,12 +108,14 @@ class Table:
     paper: str | None
     seeds: list[int]
     cells: list[Cell]
+    compare: str = "columns"  # which peers compare: the columns of a row, or the rows of a column
 
     @classmethod
     def read(cls, node: DictConfig) -> "Table":
         """From the `table` node of a composed config; `select` keeps the cells whose name it is found in."""
         plain = OmegaConf.to_container(node, resolve=True)
-        known = {"name", "title", "paper", "measure", "seeds", "select", "published", "reference", "rows", "columns"}
+        known = {"name", "title", "paper", "measure", "seeds", "select", "published", "reference", "compare", "rows",
+                 "columns"}  # fmt: skip
         for key in plain:
             require(key in known, f"table.{key}", plain[key], f"no such key; {nearest(key, known)}")
         for key in ("name", "rows"):
@@ -127,7 +129,9 @@ class Table:
         cells = _selected(cells, plain.get("select"))
         seeds = plain.get("seeds", [0])
         seeds = seeds if isinstance(seeds, list) else [seeds]
-        return cls(plain["name"], plain.get("title", plain["name"]), plain.get("paper"), seeds, cells)
+        compare = plain.get("compare", "columns")
+        require(compare in ("columns", "rows"), "table.compare", compare, "must be columns or rows")
+        return cls(plain["name"], plain.get("title", plain["name"]), plain.get("paper"), seeds, cells, compare)
 
     @property
     def rows(self) -> list[str]:

@@ -36,7 +36,7 @@ class WandbTracker(Tracker):
     def _start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
         import wandb  # only here, so that tracking=none needs no wandb
 
-        online = self.mode == "online" or (self.mode == "auto" and _has_credentials())
+        online = self.mode == "online" or (self.mode == "auto" and has_credentials())
         names = {group: config[group].get("name") for group in ("dataset", "partition", "model", "algorithm")}
         names["dataset"] = data_used(config.dataset)
         table, scale = config.table.get("name"), config.scale.get("name")
@@ -84,7 +84,7 @@ class WandbTracker(Tracker):
             print(f"fedexp: wandb failed at {what} ({error}); the run goes on without it")
 
 
-def _has_credentials() -> bool:
+def has_credentials() -> bool:
     if os.environ.get("WANDB_MODE") == "offline":
         return False
     if os.environ.get("WANDB_API_KEY"):

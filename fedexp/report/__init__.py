@@ -1,0 +1,1 @@
+"""Runs beside what was published, and beside each other: `python -m fedexp.report`."""
