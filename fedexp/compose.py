@@ -14,7 +14,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.errors import ConfigError
@@ -62,7 +62,7 @@ class Composer:
         try:
             config = copy.deepcopy(self._base(choices))
             for override in values:
-                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+                _apply(override, config)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError("overrides", " ".join(words), first_line(error)) from error
         return config
@@ -79,14 +79,27 @@ class Composer:
         return base
 
     def _is_value(self, override: Override) -> bool:
-        """Whether it sets a plain value of an existing key."""
+        """Whether it is about a key and not about the choice of a group."""
         key = override.key_or_group
-        changes = override.type is OverrideType.CHANGE and override.package is None
-        return changes and not (override.is_hydra_override() or "/" in key or key in self._groups)
+        if override.package is not None or override.is_hydra_override() or "/" in key:
+            return False
+        return "." in key or (override.type is OverrideType.CHANGE and key not in self._groups)
 
     @cached_property
     def _groups(self) -> set[str]:
         return set(GlobalHydra.instance().config_loader().get_group_options("", ObjectType.GROUP))
+
+
+def _apply(override: Override, config: DictConfig) -> None:
+    """Set, add or delete a key, as Hydra does after it has composed the groups."""
+    key = override.key_or_group
+    if override.type is not OverrideType.DEL:
+        adds = override.type in (OverrideType.ADD, OverrideType.FORCE_ADD)
+        OmegaConf.update(config, key, override.value(), merge=True, force_add=adds)
+        return
+    parent, _, last = key.rpartition(".")
+    with open_dict(config):
+        del OmegaConf.select(config, parent, throw_on_missing=True)[last]
 
 
 def first_line(error: BaseException) -> str:

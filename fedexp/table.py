@@ -152,25 +152,30 @@ def _lines(said: Any, which: str) -> list[Line]:
         words = {key: value for key, value in entry.items() if key in _OWN_WORDS}
         keys = {key: value if isinstance(value, list) else [value] for key, value in entry.items() if key not in words}
         expanded += [(dict(zip(keys, values)), words) for values in itertools.product(*keys.values())]
-    telling = _telling([overrides for overrides, _ in expanded])
+    labels = _labels([overrides for overrides, _ in expanded])
     return [
-        Line(overrides, _fill(words["label"], overrides) if "label" in words else _label(overrides, telling), words)
-        for overrides, words in expanded
+        Line(overrides, _fill(words["label"], overrides) if "label" in words else label, words)
+        for (overrides, words), label in zip(expanded, labels)
     ]
 
 
-def _telling(lines: list[dict[str, Any]]) -> set[str]:
-    """The keys whose values differ between lines."""
-    keys = {key for line in lines for key in line}
-    return {key for key in keys if len({repr(line.get(key)) for line in lines}) > 1} or keys
+def _labels(lines: list[dict[str, Any]]) -> list[str]:
+    """As few values of each line as tell them all apart."""
+    keys = dict.fromkeys([*_NAMES, *(key for line in lines for key in line)])
+    labels = [""] * len(lines)
+    for key in keys:
+        more = [_join(label, _say(key, line[key]) if key in line else "") for label, line in zip(labels, lines)]
+        if labels == [""] * len(lines) or len(set(more)) > len(set(labels)):
+            labels = more
+    return labels
 
 
-def _label(overrides: dict[str, Any], telling: set[str]) -> str:
-    kept = {key: value for key, value in overrides.items() if key in telling}
-    return " ".join(
-        str(value) if key in _NAMES else f"{_SHORT.get(key, key.rsplit('.', 1)[-1])}={value}"
-        for key, value in kept.items()
-    )
+def _say(key: str, value: Any) -> str:
+    return str(value) if key in _NAMES else f"{_SHORT.get(key, key.rsplit('.', 1)[-1])}={value}"
+
+
+def _join(label: str, more: str) -> str:
+    return f"{label} {more}".strip()
 
 
 def _fill(text: str, overrides: dict[str, Any]) -> str:
