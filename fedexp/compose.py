@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{_text(each)}' for key, each in value.items())}}}"
     if isinstance(value, str) and not value.replace("_", "").replace(".", "").replace("-", "").isalnum():
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        escaped = value.replace("'", "\\'")
         return f"'{escaped}'"
     return str(value)
 

@@ -40,7 +40,7 @@ class WandbTracker(Tracker):
         names = {group: config[group].get("name") for group in ("dataset", "partition", "model", "algorithm")}
         names["dataset"] = data_used(config.dataset)
         table, scale = config.table.get("name"), config.scale.get("name")
-        tags = [*names.values(), config.paper, table, scale, *self.tags]
+        tags = [names["dataset"], names["partition"], names["model"], config.paper, table, scale, *self.tags]
         plain = OmegaConf.to_container(config, resolve=True)
         groups = {f"{name}_settings": plain.pop(name) for name in names}
         self._run = wandb.init(

@@ -8,7 +8,7 @@ from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from rich.console import Console
 
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, require
 from fedexp.jobs import Sweep, sweeps
 from fedexp.main import CONF
 from fedexp.record import files
@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     folders = [Path(word) for word in chosen.words if Path(word).is_dir()]
     overrides = [word for word in chosen.words if not Path(word).is_dir()]
     try:
+        for word in overrides:
+            require("=" in word, "words", word, "is neither a folder that is there nor an override like table=fedcat_1")
         if folders and not any(word.lstrip("+").startswith("table=") for word in overrides):
             return _any_runs(folders, overrides, chosen.to)
         with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -1,6 +1,5 @@
 """Runs' folders as training would leave them, made by hand: reports only read."""
 
-
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -32,5 +31,3 @@ def leave_run(job, accuracies, status="finished", root=None, **changes):
     result = {"status": status, "rounds": len(rows), "final_accuracy": accuracies[-1], "best_accuracy": max(accuracies)}
     folder.write_result({**result, "bytes_up": 1, "bytes_down": 1, "fingerprint": folder.fingerprint})
     return folder.path
-
-
