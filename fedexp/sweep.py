@@ -14,6 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from fedexp.engine.client import Interrupted
+from fedexp.errors import require
 from fedexp.jobs import Job, sweeps
 from fedexp.record.folder import RunFolder
 from fedexp.record.progress import Progress, Watch
@@ -38,6 +39,8 @@ class FedexpSweeper(Sweeper):
         failures = 0
         for each in sweeps(arguments):
             name = each.table.name if each.table else "sweep"
+            program = each.table.program if each.table else None
+            require(program is None, "table", name, f"has a program of its own: python -m {program}")
             progress = Progress(name if each.scale is None else f"{name} ({each.scale})")
             todo = self._todo(each.jobs, progress)
             returned += self._one_by_one(todo, progress) if self._in_this_process else self._at_once(todo, progress)

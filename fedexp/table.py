@@ -9,6 +9,7 @@ for their product. Words of their own in such a mapping:
     published  columns of the published csv that name its cells otherwise than the config does
     columns    (rows only) the columns of this row, where it does not have all of them
     reference  overrides of the run that a `reduction` is measured against
+    where      which line of information.csv is read (measure: information)
 
 In label and published, "{partition.target}" stands for that key's value.
 """
@@ -16,15 +17,15 @@ In label and published, "{partition.target}" stands for that key's value.
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.errors import ConfigError, nearest, require
 
-KINDS = ("final", "best", "last", "rounds_to", "reduction", "result")
-_OWN_WORDS = {"label", "measure", "published", "columns", "reference"}
+KINDS = ("final", "best", "last", "rounds_to", "reduction", "information")
+_OWN_WORDS = {"label", "measure", "published", "columns", "reference", "where"}
 _CSV_COLUMNS = {
     "dataset": "dataset", "partition": "partition", "algorithm": "algorithm", "model": "model",
     "clients": "clients", "clients_per_round": "participants",
@@ -39,19 +40,20 @@ _NAMES = ("dataset", "partition", "algorithm", "model")  # said by their value a
 class Measure:
     """What is read from a run. final: the last accuracy; best: the highest, within `argument` rounds where
     given; last: the mean of the last `argument` evaluations; rounds_to: the first round with accuracy
-    `argument`; reduction: by how much the reference's final accuracy is higher; result: the entry
-    `argument` of result.json.
+    `argument`; reduction: by how much the reference's final accuracy is higher; information: the column
+    `argument` of the line of information.csv whose columns have the values of `where`.
     """
 
     kind: str
     argument: Any = None
+    where: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, said: Any) -> "Measure":
         """From `final` or `{rounds_to: 0.8}`."""
         kind, argument = next(iter(said.items())) if isinstance(said, Mapping) and said else (said, None)
         require(kind in KINDS, "table.measure", said, nearest(str(kind), KINDS))
-        needs = kind in ("last", "rounds_to", "result")
+        needs = kind in ("last", "rounds_to", "information")
         require(not needs or argument is not None, "table.measure", said, f"must be {{{kind}: ...}}")
         return cls(kind, argument)
 
@@ -72,7 +74,7 @@ class Measure:
             "last": f"mean accuracy of the last {self.argument} evaluations, %",
             "rounds_to": f"rounds to {self.argument:.0%}" if self.kind == "rounds_to" else "",
             "reduction": "accuracy below the reference, percentage points",
-            "result": str(self.argument).replace("_", " "),
+            "information": str(self.argument).replace("_", " "),
         }[self.kind]
 
 
@@ -108,14 +110,17 @@ class Table:
     paper: str | None
     seeds: list[int]
     cells: list[Cell]
+    program: str | None = None  # the module that makes its runs, where a sweep does not
     compare: str = "columns"  # which peers compare: the columns of a row, or the rows of a column
 
     @classmethod
     def read(cls, node: DictConfig) -> "Table":
         """From the `table` node of a composed config; `select` keeps the cells whose name it is found in."""
         plain = OmegaConf.to_container(node, resolve=True)
-        known = {"name", "title", "paper", "measure", "seeds", "select", "published", "reference", "compare", "rows",
-                 "columns"}  # fmt: skip
+        known = {
+            "name", "title", "paper", "program", "measure", "seeds", "select", "published", "reference", "compare",
+            "rows", "columns",
+        }  # fmt: skip
         for key in plain:
             require(key in known, f"table.{key}", plain[key], f"no such key; {nearest(key, known)}")
         for key in ("name", "rows"):
@@ -131,7 +136,15 @@ class Table:
         seeds = seeds if isinstance(seeds, list) else [seeds]
         compare = plain.get("compare", "columns")
         require(compare in ("columns", "rows"), "table.compare", compare, "must be columns or rows")
-        return cls(plain["name"], plain.get("title", plain["name"]), plain.get("paper"), seeds, cells, compare)
+        return cls(
+            plain["name"],
+            plain.get("title", plain["name"]),
+            plain.get("paper"),
+            seeds,
+            cells,
+            plain.get("program"),
+            compare,
+        )
 
     @property
     def rows(self) -> list[str]:
@@ -188,7 +201,9 @@ def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
     published = {csv: str(overrides[key]) for key, csv in _CSV_COLUMNS.items() if key in overrides}
     if measure.kind == "rounds_to":
         published["metric"] = f"rounds_to_{100 * measure.argument:g}_percent"
-    elif measure.kind == "result":
+    elif measure.kind == "information":
+        where = {key: _fill(str(value), overrides) for key, value in row.words.get("where", {}).items()}
+        measure = replace(measure, where=where)
         published["metric"] = measure.argument
     for said in (plain.get("published"), row.words.get("published"), column.words.get("published")):
         published |= {key: _fill(str(value), overrides) for key, value in (said or {}).items()}

@@ -8,10 +8,10 @@ from fedexp.main import CONF
 from fedexp.record.folder import RunFolder
 
 
-def asked(*words):
+def asked(*words, compose=None):
     """The sweeps of a command line."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return sweeps(list(words))
+        return sweeps(list(words), compose)
 
 
 def leave_run(job, accuracies, status="finished", root=None, **changes):

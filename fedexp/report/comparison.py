@@ -279,7 +279,10 @@ def _pictures(table: Table, measured: list[Measured], with_published: bool) -> l
     pictures = []
     for row in table.rows:
         there = [each for each in measured if each.cell.row == row and each.variant]
-        groups = {each.cell.column: each.variant.runs for each in there}
+        groups = {
+            each.cell.column: each.variant.runs for each in there
+            if not any(run.metrics.empty for run in each.variant.runs)
+        }  # fmt: skip
         if not groups:
             continue
         final = {

@@ -32,7 +32,7 @@ figure { margin: .5rem 0 1rem; }
 figure img { max-width: 100%; height: auto; display: block; }
 figure img.png { max-height: 340px; width: auto; }
 figcaption { color: var(--soft); font-size: .85rem; }
-@media print { body { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } .scroll { overflow: visible; } }
+@media print { body { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } }
 """
 
 

@@ -1,4 +1,4 @@
-"""What a table's cell reads from one run: percent for accuracies, rounds, or an entry of result.json."""
+"""What a table's cell reads from one run: percent for accuracies, rounds, or a number of information.csv."""
 
 import math
 
@@ -11,9 +11,11 @@ def value(measure: Measure, run: Recorded) -> float:
 
     A reduction is made from two runs by whoever has both: here it is the final accuracy.
     """
-    if measure.kind == "result":
-        found = run.result.get(measure.argument)
-        return math.nan if found is None else float(found)
+    if measure.kind == "information":
+        lines = run.information
+        for column, wanted in measure.where.items():
+            lines = lines[lines[column].astype(str) == wanted]
+        return float(lines[measure.argument].iloc[0]) if len(lines) == 1 else math.nan
     metrics = run.metrics
     if metrics.empty:
         return math.nan

@@ -42,7 +42,7 @@ def lines(table: str) -> pd.DataFrame:
 
 
 def find(table: str, cell: Cell) -> Published:
-    """The one printed cell that agrees with `cell.published` in every column that it names."""
+    """The one printed cell that agrees with `cell.published` in every column that it names (of a note, the begin)."""
     return _only(table, cell.name, cell.published)
 
 
@@ -52,7 +52,8 @@ def _only(table: str, name: str, wanted: Mapping[str, str]) -> Published:
         require(column in all_lines, "table.published", column, f"is no column of {table}.csv")
     chosen = all_lines
     for column, value in wanted.items():
-        chosen = chosen[chosen[column] == value]
+        texts = chosen[column]
+        chosen = chosen[texts.str.startswith(value) if column == "note" else texts == value]
     if len(chosen) != 1:
         said = ", ".join(f"{column}={value}" for column, value in wanted.items())
         raise ConfigError("table.published", name, f"{len(chosen)} printed cells have {said}; must be one")

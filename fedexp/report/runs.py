@@ -35,7 +35,7 @@ class Recorded:
 
     @property
     def complete(self) -> bool:
-        return self.status in COMPLETE
+        return self.status in COMPLETE or not self.information.empty
 
     @property
     def seed(self) -> int:
@@ -59,6 +59,14 @@ class Recorded:
             return pd.read_csv(self.path / "metrics.csv")
         except (OSError, pd.errors.EmptyDataError):
             return pd.DataFrame({"round": [], "test_accuracy": [], "bytes_total": []})
+
+    @cached_property
+    def information(self) -> pd.DataFrame:
+        """What a study of features left (information.csv); empty for ordinary runs."""
+        try:
+            return pd.read_csv(self.path / "information.csv")
+        except OSError:
+            return pd.DataFrame()
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def latex(page: Page) -> str:
     parts = [f"% {page.title}", *(f"% {line}" for line in page.lead), "% \\usepackage{booktabs}"]
     for number, sheet in enumerate(page.sheets):
         lines = [
-            "\\begin{table}", "\\centering", f"\\caption{{{_tex(f'{page.title}. {sheet.title}. {sheet.caption}'.strip())}}}",
+            "\\begin{table}", "\\centering", f"\\caption{{{_tex(_caption(page, sheet))}}}",
             f"\\label{{tab:{page.name}_{number + 1}}}", f"\\begin{{tabular}}{{l{'c' * (len(sheet.header) - 1)}}}",
             "\\toprule", " & ".join(map(_tex, sheet.header)) + " \\\\", "\\midrule",
             *(" & ".join(_tex_entry(entry) for entry in row) + " \\\\" for row in sheet.rows),
@@ -69,6 +69,10 @@ def latex(page: Page) -> str:
         parts.append("\n".join(lines))
     parts += [f"% {note}" for note in page.notes]
     return "\n".join(parts) + "\n"
+
+
+def _caption(page: Page, sheet: Sheet) -> str:
+    return f"{page.title}. {sheet.title}. {sheet.caption}".strip()
 
 
 def _tex_entry(entry: Entry) -> str:
