@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from fedexp.report.curves import accuracy_curves
-from fedexp.report.page import Entry, Page, Picture, Sheet
+from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
 from fedexp.report.runs import Recorded, differing
 
 _MOST_CURVES = 20
@@ -76,7 +76,7 @@ def _mean(group: list[Recorded], key: str) -> float:
 def _spread(group: list[Recorded], key: str) -> str:
     values = [100 * value for value in _values(group, key)]
     if not values:
-        return "–"
+        return NOTHING
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
@@ -86,4 +86,4 @@ def _label(number: int, settings: dict[str, Any], keys: list[str]) -> str:
 
 
 def _text(value: Any) -> str:
-    return "–" if value is None else str(value)
+    return NOTHING if value is None else str(value)

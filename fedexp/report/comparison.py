@@ -12,7 +12,7 @@ from fedexp.jobs import Job, Sweep
 from fedexp.report import agreement, measures, published
 from fedexp.report.curves import accuracy_curves
 from fedexp.report.matching import Deviation, Matcher, Variant, protocol_rounds
-from fedexp.report.page import Entry, Page, Picture, Sheet
+from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
 from fedexp.report.published import Published
 from fedexp.report.runs import Recorded
 from fedexp.table import Cell, Table
@@ -137,7 +137,7 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
         seeds = sorted({len(each.values) for each in done})
         rows.append([
             Entry(row), Entry(f"{len(done)} of {len(there)}"), Entry(f"{_range(seeds)} / {len(table.seeds)}"),
-            Entry(_rounds(there)), Entry(_data(there) or "–"),
+            Entry(_rounds(there)), Entry(_data(there) or NOTHING),
         ])  # fmt: skip
     return Sheet("What was run", ["", "cells", "seeds / asked", "rounds run / published", "data used"], rows)
 
@@ -183,7 +183,7 @@ def _entry(each: Measured, mark: str) -> Entry:
     if each.printed.std is not None:
         printed += f" ± {each.printed.std:g}"
     if not each.values:
-        return Entry("–", f"({printed})", missing=True)
+        return Entry(NOTHING, f"({printed})", missing=True)
     main = _number(each.mean, each.cell)
     if not math.isnan(each.std):
         main += f" ± {_number(each.std, each.cell)}"
@@ -199,7 +199,7 @@ def _digits(cell: Cell) -> int:
 def _number(value: float, cell: Cell) -> str:
     if math.isinf(value):
         return "not reached"
-    return "–" if math.isnan(value) else f"{value:.{_digits(cell)}f}"
+    return NOTHING if math.isnan(value) else f"{value:.{_digits(cell)}f}"
 
 
 def _rounds(cells: list[Measured]) -> str:
@@ -210,7 +210,7 @@ def _rounds(cells: list[Measured]) -> str:
 
 
 def _range(numbers: list[int]) -> str:
-    return "–" if not numbers else str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return NOTHING if not numbers else str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _data(cells: list[Measured]) -> str:
@@ -227,13 +227,13 @@ def _agreement(table: Table, measured: list[Measured]) -> Sheet:
         here = agreement.ranked({_other(table, each.cell): each.mean for each in both}, higher)
         there = agreement.ranked({_other(table, each.cell): each.printed.number for each in both}, higher)
         alike = _alike(line)
-        first, printed_first = (here[0], there[0]) if len(here) > 1 else ("–", "–")
+        first, printed_first = (here[0], there[0]) if len(here) > 1 else (NOTHING, NOTHING)
         if alike and len(here) > 1:
             decided, agreed = decided + 1, agreed + (first == printed_first)
             correlations += [] if math.isnan(correlation) else [correlation]
         rows.append([
             Entry(name), Entry(first if alike else "not comparable"), Entry(printed_first),
-            Entry("–" if math.isnan(correlation) or not alike else f"{correlation:+.2f}"),
+            Entry(NOTHING if math.isnan(correlation) or not alike else f"{correlation:+.2f}"),
             Entry(f"{len(both)} of {len(line)}"),
         ])  # fmt: skip
     caption = f"The winner agrees in {agreed} of {decided}. " if decided else "Nothing to compare yet. "

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+NOTHING = "\u2013"  # stands where there is no value
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -83,7 +83,8 @@ def _tex_entry(entry: Entry) -> str:
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$\dagger$", "–": "--", "−": "$-$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$\dagger$",
+    "\u2013": "--", "\u2212": "$-$",
     "|": r"$|$", "<": "$<$", ">": "$>$",
 }  # fmt: skip
 
