@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.engine.client import Interrupted
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, require
 from fedexp.explain import explain
-from fedexp.record.folder import Busy
+from fedexp.record.folder import Busy, RunFolder
 from fedexp.run import run
 from fedexp.settings import check
+from fedexp.sweep import Incomplete
 
 PACKAGE = Path(__file__).parent
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # a wheel; a checkout
@@ -26,13 +28,26 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def entry(config: DictConfig) -> dict[str, Any]:
     """One job. In a multirun its errors go to the sweeper; alone it ends the program by `main`."""
+    alone = HydraConfig.get().mode == RunMode.RUN
     try:
+        if alone:
+            for key in ("table", "scale"):
+                require(
+                    not config[key], key, config[key].get("name"), "is for sweeps of many runs; add --multirun (-m)"
+                )
         check(config)
         return run(config)
-    except (ConfigError, Busy, Interrupted) as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+    except (Busy, Interrupted) as error:
+        if not alone:
             raise
         raise _Ended(error) from error
+    except Exception as error:
+        if not alone:
+            RunFolder(config).write_error(traceback.format_exc())
+            raise
+        if isinstance(error, ConfigError):
+            raise _Ended(error) from error
+        raise
 
 
 class _Ended(BaseException):
@@ -43,13 +58,14 @@ class _Ended(BaseException):
 
 
 def main() -> None:
-    """Exit codes: 0 done; 2 a setting that cannot work; 75 the run's folder is in use; 143 SIGTERM; 130 Ctrl-C."""
+    """Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
+    in use; 143 SIGTERM; 130 Ctrl-C."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
     try:
         entry()
     except _Ended as ended:
         sys.exit(_say(ended.error))
-    except (ConfigError, Busy, Interrupted) as error:
+    except (ConfigError, Busy, Interrupted, Incomplete) as error:
         sys.exit(_say(error))
     except (HydraException, OmegaConfBaseException) as error:
         print(f"fedexp: {explain(error, sys.argv[1:], CONF)}", file=sys.stderr)
@@ -61,4 +77,4 @@ def _say(error: Exception) -> int:
         print("fedexp: interrupted; the same command goes on from here", file=sys.stderr)
         return 128 + (error.args[0] if error.args else 2)
     print(f"fedexp: {error}", file=sys.stderr)
-    return 75 if isinstance(error, Busy) else 2
+    return {Busy: 75, Incomplete: 1}.get(type(error), 2)

@@ -3,6 +3,8 @@
 import hashlib
 import inspect
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, make_dataclass
 from typing import Any, get_type_hints
 
@@ -47,6 +49,8 @@ class Settings:
     checkpoint_seconds: float = 30.0
     exhibit_every: int = 0
     paper: str | None = None
+    table: dict[str, Any] = field(default_factory=dict)  # +table=NAME: a sweep of runs (fedexp/table.py)
+    scale: dict[str, Any] = field(default_factory=dict)  # +scale=NAME: a sweep made smaller (fedexp/scale.py)
 
 
 ConfigStore.instance().store(name="schema", node=Settings)
@@ -154,9 +158,9 @@ def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
 
 
 def arguments(node: DictConfig) -> dict[str, Any]:
-    """The constructor's arguments of a group, as plain values (`name` is for people and reports)."""
+    """The constructor's arguments of a group, as plain values (`name` and `source` are for people and reports)."""
     plain = OmegaConf.to_container(node, resolve=True)
-    return {key: value for key, value in plain.items() if key not in ("name", "_target_")}
+    return {key: value for key, value in plain.items() if key not in ("name", "source", "_target_")}
 
 
 # Keys that cannot change a result: where it runs, who watches, where it is written.
@@ -180,7 +184,9 @@ def relevant(config: DictConfig) -> dict[str, Any]:
         del kept["measures"]  # a measure that is off is no part of a run's name
     kept["precision"] = plain["hardware"]["precision"]
     for group in GROUPS:
-        kept[group] = {key: value for key, value in kept[group].items() if key not in ("root", "name", "download")}
+        kept[group] = {
+            key: value for key, value in kept[group].items() if key not in ("root", "name", "source", "download")
+        }
     return kept
 
 
@@ -190,7 +196,14 @@ def fingerprint(config: DictConfig) -> str:
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
+def data_used(dataset: Mapping[str, Any]) -> str:
+    """The data set's name, and where `source` says that it is not the original, what it is: "cifar10 (JPEG copy)"."""
+    name, source = str(dataset.get("name", "own")), dataset.get("source")
+    return f"{name} ({source})" if source else name
+
+
 def readable(config: DictConfig) -> str:
     """What a run is, for people: data set, partition, algorithm, seed."""
-    parts = [str(config[group].get("name", "own")) for group in ("dataset", "partition", "model", "algorithm")]
-    return "-".join([*parts, f"seed{config.seed}"])
+    names = [str(config[group].get("name", "own")) for group in ("partition", "model", "algorithm")]
+    parts = [data_used(config.dataset), *names]
+    return re.sub(r"[^\w.=+-]+", "_", "-".join([*parts, f"seed{config.seed}"]))

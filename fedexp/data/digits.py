@@ -1,6 +1,7 @@
 """scikit-learn's handwritten digits: 1,797 images of 8x8, ten classes, embedded in the package."""
 
 import torch
+import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -8,11 +9,13 @@ from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import require
 
 
-def digits(transform: Transform, test_fraction: float = 0.2) -> Dataset:
-    """1,437 training and 360 test images (stratified, always the same split)."""
+def digits(transform: Transform, test_fraction: float = 0.2, size: int = 8) -> Dataset:
+    """1,437 training and 360 test images (stratified, always the same split), enlarged to size x size."""
+    require(size >= 8, "dataset.size", size, "must be at least 8, the images' own size")
     require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be in (0, 1)")
     images, labels = load_digits(return_X_y=True)
-    pixels = (images * (255 / 16)).round().astype("uint8").reshape(-1, 1, 8, 8)
+    pixels = torch.from_numpy((images * (255 / 16)).round().astype("float32").reshape(-1, 1, 8, 8))
+    pixels = F.interpolate(pixels, size=size, mode="bilinear").round().to(torch.uint8).numpy()
     train_x, test_x, train_y, test_y = train_test_split(
         pixels, labels, test_size=test_fraction, stratify=labels, random_state=0
     )

@@ -65,6 +65,11 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         files.write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
 
+    def write_error(self, text: str) -> None:
+        """Why the run failed, for whoever looks later: a sweep goes on without it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        files.write_text(self.path / "error.txt", text)
+
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         files.write_text(self.path / "metrics.csv", pd.DataFrame(rows).to_csv(index=False))
 

@@ -11,13 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedexp.errors import require
 from fedexp.record.tracker import Tracker
+from fedexp.settings import data_used
 
 _MODES = ("auto", "online", "offline")
 
 
 @dataclass
 class WandbTracker(Tracker):
-    """mode: auto, online or offline. group: the sweep or table that a run belongs to."""
+    """mode: auto, online or offline. group: the sweep that a run belongs to; None: its table, if any."""
 
     project: str = "fedexp"
     entity: str | None = None
@@ -35,13 +36,15 @@ class WandbTracker(Tracker):
     def _start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
         import wandb  # only here, so that tracking=none needs no wandb
 
-        online = self.mode == "online" or (self.mode == "auto" and _has_credentials())
+        online = self.mode == "online" or (self.mode == "auto" and has_credentials())
         names = {group: config[group].get("name") for group in ("dataset", "partition", "model", "algorithm")}
-        tags = [names["dataset"], names["partition"], names["model"], config.paper, *self.tags]
+        names["dataset"] = data_used(config.dataset)
+        table, scale = config.table.get("name"), config.scale.get("name")
+        tags = [names["dataset"], names["partition"], names["model"], config.paper, table, scale, *self.tags]
         plain = OmegaConf.to_container(config, resolve=True)
         groups = {f"{name}_settings": plain.pop(name) for name in names}
         self._run = wandb.init(
-            project=self.project, entity=self.entity, group=self.group, job_type=names["algorithm"],
+            project=self.project, entity=self.entity, group=self.group or table, job_type=names["algorithm"],
             name=folder.name, id=fingerprint, resume="allow", dir=str(folder),
             tags=[str(tag) for tag in tags if tag], mode="online" if online else "offline",
             config={**plain, **names, "alpha": groups["partition_settings"].get("alpha"), **groups},
@@ -81,7 +84,7 @@ class WandbTracker(Tracker):
             print(f"fedexp: wandb failed at {what} ({error}); the run goes on without it")
 
 
-def _has_credentials() -> bool:
+def has_credentials() -> bool:
     if os.environ.get("WANDB_MODE") == "offline":
         return False
     if os.environ.get("WANDB_API_KEY"):

@@ -1,0 +1,35 @@
+"""Does what was measured rank as what was published? Pure functions of numbers."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scipy.stats import spearmanr
+
+
+def ranked(values: Mapping[str, float], higher_is_better: bool) -> list[str]:
+    """Names from best to worst; those without a number left out."""
+    known = {name: value for name, value in values.items() if not math.isnan(value)}
+    return sorted(known, key=lambda name: -known[name] if higher_is_better else known[name])
+
+
+def marks(values: Mapping[str, float], shown: Mapping[str, str], higher_is_better: bool) -> dict[str, str]:
+    """Which names are best and which second; equal as shown are equal. None where fewer than two compare."""
+    order = ranked(values, higher_is_better)
+    if len(order) < 2:
+        return {}
+    places = list(dict.fromkeys(shown[name] for name in order))
+    if len(places) < 2:
+        return {}
+    found = {name: "best" for name in order if shown[name] == places[0]}
+    if len(places) > 2 and len(found) == 1:
+        found |= {name: "second" for name in order if shown[name] == places[1]}
+    return found
+
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    """Spearman's correlation of (measured, published); NaN for fewer than three pairs or without variation."""
+    known = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]
+    if len(known) < 3 or any(len({pair[side] for pair in known}) < 2 for side in (0, 1)):
+        return math.nan
+    measured, published = zip(*known)
+    return float(spearmanr(measured, published).statistic)

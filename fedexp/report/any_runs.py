@@ -1,0 +1,89 @@
+"""Any runs beside each other: the keys in which they differ become the columns."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import pandas as pd
+
+from fedexp.report.curves import accuracy_curves
+from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
+from fedexp.report.runs import Recorded, differing
+
+_MOST_CURVES = 20
+
+
+def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
+    """Runs that differ in their seed alone share a line; everything else that differs is shown."""
+    named = {id(run): _named(run) for run in runs}
+    keys = [key for key in differing(named.values()) if key != "seed"]
+    lines: dict[str, list[Recorded]] = {}
+    for run in runs:
+        lines.setdefault(repr([named[id(run)].get(key) for key in keys]), []).append(run)
+    groups = sorted(lines.values(), key=lambda group: -_mean(group, "final_accuracy"))
+    page = Page(name, f"{len(runs)} runs, {len(groups)} settings")
+    page.lead = [
+        "Runs that differ in their seed alone share a line: mean ± standard deviation. "
+        + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else.")
+    ]
+    header = ["", *keys, "final accuracy, %", "best, %", "rounds", "MB sent", "seeds", "status"]
+    body = [[Entry(str(number + 1)), *_line(group, keys, named)] for number, group in enumerate(groups)]
+    page.sheets = [Sheet("Runs, the most accurate first", header, body)]
+    page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
+    curves = {
+        _label(number, named[id(group[0])], keys): complete
+        for number, group in enumerate(groups)
+        if (complete := [run for run in group if not run.metrics.empty])
+    }
+    if curves:
+        shown = dict(list(curves.items())[:_MOST_CURVES])
+        page.pictures = [Picture(f"accuracy of the first {len(shown)}", "svg", accuracy_curves(shown, {}), "accuracy")]
+    page.records = pd.DataFrame([
+        {"run": run.path.name, **{key: named[id(run)].get(key) for key in keys}, "seed": run.seed,
+         **{key: value for key, value in run.result.items() if not isinstance(value, dict | list)}}
+        for run in runs
+    ])  # fmt: skip
+    return page
+
+
+def _named(run: Recorded) -> dict[str, Any]:
+    """A run's settings, its groups by name instead of by constructor."""
+    settings = {key: value for key, value in run.settings.items() if not key.endswith("_target_")}
+    groups = {group: run.name(group) for group in ("partition", "model", "algorithm")}
+    return {"dataset": run.data, **groups, **settings}
+
+
+def _line(group: list[Recorded], keys: list[str], named: dict[int, dict[str, Any]]) -> list[Entry]:
+    statuses = ", ".join(dict.fromkeys(run.status for run in group))
+    return [
+        *(Entry(_text(named[id(group[0])].get(key))) for key in keys),
+        Entry(_spread(group, "final_accuracy")), Entry(_spread(group, "best_accuracy")),
+        Entry(", ".join(str(number) for number in sorted({run.result.get("rounds", 0) for run in group}))),
+        Entry(f"{(_mean(group, 'bytes_up') + _mean(group, 'bytes_down')) / 1e6:,.1f}"),
+        Entry(str(len(group))), Entry(statuses),
+    ]  # fmt: skip
+
+
+def _values(group: list[Recorded], key: str) -> list[float]:
+    return [run.result[key] for run in group if run.result.get(key) is not None]
+
+
+def _mean(group: list[Recorded], key: str) -> float:
+    values = _values(group, key)
+    return fmean(values) if values else 0.0
+
+
+def _spread(group: list[Recorded], key: str) -> str:
+    values = [100 * value for value in _values(group, key)]
+    if not values:
+        return NOTHING
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def _label(number: int, settings: dict[str, Any], keys: list[str]) -> str:
+    said = " ".join(_text(settings.get(key)) for key in keys)
+    return f"{number + 1} {said[:40]}".strip()
+
+
+def _text(value: Any) -> str:
+    return NOTHING if value is None else str(value)

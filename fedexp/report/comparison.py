@@ -1,0 +1,320 @@
+"""A published table beside what was measured."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pandas as pd
+
+from fedexp.jobs import Job, Sweep
+from fedexp.report import agreement, measures, published
+from fedexp.report.curves import accuracy_curves
+from fedexp.report.matching import Deviation, Matcher, Variant, protocol_rounds
+from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
+from fedexp.report.published import Published
+from fedexp.report.runs import Recorded
+from fedexp.table import Cell, Table
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell with all that is known of it. `values`: one a run, in the table's unit."""
+
+    cell: Cell
+    printed: Published
+    rounds_of_protocol: int | None
+    variant: Variant | None
+    values: list[float]
+    others: list[Variant]
+    lacking: str  # why there is no value, or not from all seeds
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        return stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
+
+    @property
+    def difference(self) -> float:
+        both = math.isfinite(self.mean) and self.printed.value is not None
+        return self.mean - self.printed.value if both else math.nan
+
+    @property
+    def deviation(self) -> Deviation:
+        return self.variant.deviation if self.variant else ()
+
+
+def compare(sweep: Sweep, runs: Sequence[Recorded]) -> Page:
+    """The report of a table: `sweep` is what its command line asks for, `runs` what is there."""
+    table, matcher = sweep.table, Matcher(runs, sweep.scale)
+    jobs: dict[str, list[Job]] = {}
+    for job in sweep.jobs:
+        jobs.setdefault(_key(job.cell, job.reference), []).append(job)
+    peers = [each[0] for each in jobs.values() if each[0].config is not None]
+    measured = [_measure(table, cell, jobs, peers, matcher) for cell in table.cells]
+    page = Page(table.name, table.title, records=_records(table, measured))
+    if sweep.scale:
+        page.name, page.title = f"{table.name}_{sweep.scale}", f"{table.title} ({sweep.scale})"
+    page.lead = _lead(sweep, measured)
+    page.sheets = [_sheet(table, measured), _what_was_run(table, measured), _agreement(table, measured)]
+    page.notes = _notes(measured)
+    page.pictures = _pictures(table, measured, with_published=not sweep.scale)
+    return page
+
+
+def _key(cell: Cell, reference: bool) -> str:
+    return f"{cell.row}\n{cell.column}\n{reference}"
+
+
+def _measure(table: Table, cell: Cell, jobs: dict[str, list[Job]], peers: list[Job], matcher: Matcher) -> Measured:
+    printed = published.find(table.name, cell)
+    own = jobs[_key(cell, False)]
+    if own[0].config is None:
+        return Measured(cell, printed, None, None, [], [], own[0].error.right)
+    rounds = protocol_rounds(own[0])
+    found = matcher.find(own, peers)
+    lacking = "; ".join(f"seed {run.seed} {run.why}" for run in found.incomplete)
+    if not found.variants:
+        return Measured(cell, printed, rounds, None, [], [], lacking or "not run")
+    variant, *others = found.variants
+    values = [measures.value(cell.measure, run) for run in variant.runs]
+    if cell.measure.kind == "reduction":
+        references = matcher.find(jobs[_key(cell, True)], peers).variants
+        same = [each for each in references if _of_both(each.deviation) == _of_both(variant.deviation)]
+        if not same:
+            return Measured(cell, printed, rounds, None, [], found.variants, "its reference was not run alike")
+        level = fmean(measures.value(cell.measure, run) for run in same[0].runs)
+        values = [level - value for value in values]
+    if len(variant.runs) < len(own):
+        lacking = "; ".join([f"{len(variant.runs)} of {len(own)} seeds", *filter(None, [lacking])])
+    return Measured(cell, printed, rounds, variant, values, others, lacking)
+
+
+def _of_both(deviation: Deviation) -> list[str]:
+    return [repr(each) for each in deviation]
+
+
+def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
+    table = sweep.table
+    done = [each for each in measured if each.values]
+    kinds = list(dict.fromkeys(cell.measure.words for cell in table.cells))
+    lines = [
+        f"{len(done)} of {len(measured)} cells measured; seeds asked for: {len(table.seeds)}. "
+        f"A cell: measured mean ± standard deviation over seeds (published, difference); {', '.join(kinds)}. "
+        "Best in bold, second best underlined or in italics."
+    ]
+    if sweep.scale:
+        lines.insert(
+            0,
+            f"Scale: {sweep.scale}. The runs are made smaller than the paper's and use embedded data in place of the "
+            "published; they show that the table works, not what it would say.",
+        )
+    return lines
+
+
+def _sheet(table: Table, measured: list[Measured]) -> Sheet:
+    at = {(each.cell.row, each.cell.column): each for each in measured}
+    mark = _marks(table, measured)
+    rows = []
+    for row in table.rows:
+        entries = [
+            _entry(at[row, column], mark.get((row, column), "")) if (row, column) in at else Entry("")
+            for column in table.columns
+        ]
+        rows.append([Entry(row), *entries])
+    return Sheet("Measured beside published", ["", *table.columns], rows)
+
+
+def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
+    rows = []
+    for row in table.rows:
+        there = [each for each in measured if each.cell.row == row]
+        done = [each for each in there if each.variant]
+        seeds = sorted({len(each.values) for each in done})
+        rows.append([
+            Entry(row), Entry(f"{len(done)} of {len(there)}"), Entry(f"{_range(seeds)} / {len(table.seeds)}"),
+            Entry(_rounds(there)), Entry(_data(there) or NOTHING),
+        ])  # fmt: skip
+    return Sheet("What was run", ["", "cells", "seeds / asked", "rounds run / published", "data used"], rows)
+
+
+def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
+    """Best and second best along each line that compares like with like."""
+    found = {}
+    for line in _compared(table, measured).values():
+        if not _alike(line):
+            continue
+        values = {_other(table, each.cell): each.mean for each in line}
+        shown = {_other(table, each.cell): _number(each.mean, each.cell) for each in line}
+        chosen = agreement.marks(values, shown, line[0].cell.measure.higher_is_better)
+        found |= {(each.cell.row, each.cell.column): chosen.get(_other(table, each.cell), "") for each in line}
+    return found
+
+
+def _compared(table: Table, measured: list[Measured]) -> dict[str, list[Measured]]:
+    """Cells that are compared with one another: those of a row, or of a column where the table says so."""
+    lines: dict[str, list[Measured]] = {}
+    for each in measured:
+        name = each.cell.row if table.compare == "columns" else each.cell.column
+        lines.setdefault(name, []).append(each)
+    return {name: line for name, line in lines.items() if len(line) > 1}
+
+
+def _other(table: Table, cell: Cell) -> str:
+    return cell.column if table.compare == "columns" else cell.row
+
+
+def _alike(line: list[Measured]) -> bool:
+    """Whether the measured cells of a line ran under protocols that deviate in the same way, on the same data."""
+    return len({(_shared(each), each.variant.data) for each in line if each.variant}) <= 1
+
+
+def _shared(each: Measured) -> str:
+    """The deviation in keys that all algorithms have."""
+    return repr([part for part in each.deviation if not part[0].startswith(("algorithm.", "model."))])
+
+
+def _entry(each: Measured, mark: str) -> Entry:
+    printed = _number(each.printed.number, each.cell)
+    if each.printed.std is not None:
+        printed += f" ± {each.printed.std:g}"
+    if not each.values:
+        return Entry(NOTHING, f"({printed})", missing=True)
+    main = _number(each.mean, each.cell)
+    if not math.isnan(each.std):
+        main += f" ± {_number(each.std, each.cell)}"
+    gap = f", {each.difference:+.{_digits(each.cell)}f}" if not math.isnan(each.difference) else ""
+    flags = ("*" if each.variant.said() else "") + ("†" if each.variant.diverged else "")
+    return Entry(main + flags, f"({printed}{gap})", mark)
+
+
+def _digits(cell: Cell) -> int:
+    return 2 if cell.measure.is_accuracy else 0 if cell.measure.kind == "rounds_to" else 4
+
+
+def _number(value: float, cell: Cell) -> str:
+    if math.isinf(value):
+        return "not reached"
+    return NOTHING if math.isnan(value) else f"{value:.{_digits(cell)}f}"
+
+
+def _rounds(cells: list[Measured]) -> str:
+    """Rounds run / published, a range where the cells differ."""
+    run = sorted({each.variant.rounds for each in cells if each.variant})
+    asked = sorted({each.rounds_of_protocol for each in cells if each.rounds_of_protocol})
+    return f"{_range(run)} / {_range(asked)}"
+
+
+def _range(numbers: list[int]) -> str:
+    return NOTHING if not numbers else str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _data(cells: list[Measured]) -> str:
+    return ", ".join(dict.fromkeys(each.variant.data for each in cells if each.variant))
+
+
+def _agreement(table: Table, measured: list[Measured]) -> Sheet:
+    """Who wins, in each row (or column), here and in print; Spearman's rank correlation."""
+    rows, correlations, agreed, decided = [], [], 0, 0
+    for name, line in _compared(table, measured).items():
+        higher = line[0].cell.measure.higher_is_better
+        both = [each for each in line if each.values]
+        correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in both])
+        here = agreement.ranked({_other(table, each.cell): each.mean for each in both}, higher)
+        there = agreement.ranked({_other(table, each.cell): each.printed.number for each in both}, higher)
+        alike = _alike(line)
+        first, printed_first = (here[0], there[0]) if len(here) > 1 else (NOTHING, NOTHING)
+        if alike and len(here) > 1:
+            decided, agreed = decided + 1, agreed + (first == printed_first)
+            correlations += [] if math.isnan(correlation) else [correlation]
+        rows.append([
+            Entry(name), Entry(first if alike else "not comparable"), Entry(printed_first),
+            Entry(NOTHING if math.isnan(correlation) or not alike else f"{correlation:+.2f}"),
+            Entry(f"{len(both)} of {len(line)}"),
+        ])  # fmt: skip
+    caption = f"The winner agrees in {agreed} of {decided}. " if decided else "Nothing to compare yet. "
+    if correlations:
+        caption += f"Mean rank correlation {fmean(correlations):+.2f}. "
+    header = ["", "wins here", "wins in print (of those measured)", "Spearman", "cells"]
+    return Sheet(
+        "Agreement with the paper",
+        header,
+        rows,
+        caption + "Lines whose runs differ in protocol or data are not compared.",
+    )
+
+
+def _notes(measured: list[Measured]) -> list[str]:
+    notes = []
+    for each in measured:
+        if each.variant and each.variant.said():
+            notes.append(f"* {each.cell.name}: {each.variant.said()}.")
+        if each.variant and each.variant.diverged:
+            notes.append(f"† {each.cell.name}: {each.variant.diverged} of {len(each.variant.runs)} runs diverged.")
+        if each.others:
+            said = " | ".join(f"{len(other.runs)} runs, rounds {other.rounds}, {other.said()}" for other in each.others)
+            notes.append(f"{each.cell.name}: runs of other protocols are there and left out: {said}.")
+        if each.lacking:
+            notes.append(f"{each.cell.name}: {each.lacking}.")
+        if each.printed.note and "swapped" in each.printed.note:
+            notes.append(f"{each.cell.name}: {each.printed.note}.")
+    return _merged(notes)
+
+
+def _merged(notes: list[str]) -> list[str]:
+    """Notes that say the same of several cells, said once."""
+    cells: dict[str, list[str]] = {}
+    for note in notes:
+        name, _, text = note.partition(": ")
+        cells.setdefault(text, []).append(name)
+    return [f"{', '.join(names) if len(names) < 7 else f'{len(names)} cells'}: {text}" for text, names in cells.items()]
+
+
+def _pictures(table: Table, measured: list[Measured], with_published: bool) -> list[Picture]:
+    """For each row the curves, and the partition of one of its runs."""
+    pictures = []
+    for row in table.rows:
+        there = [each for each in measured if each.cell.row == row and each.variant]
+        groups = {
+            each.cell.column: each.variant.runs for each in there
+            if not any(run.metrics.empty for run in each.variant.runs)
+        }  # fmt: skip
+        if not groups:
+            continue
+        final = {
+            each.cell.column: each.printed.value for each in there
+            if with_published and each.cell.measure.higher_is_better and each.printed.value is not None
+        }  # fmt: skip
+        pictures.append(Picture(f"{row}: accuracy", "svg", accuracy_curves(groups, final), row))
+        picture = _partition_picture(there)
+        if picture is not None:
+            pictures.append(Picture(f"{row}: examples of each class that each client holds", "png", picture, row))
+    return pictures
+
+
+def _partition_picture(there: list[Measured]) -> bytes | None:
+    for each in there:
+        path: Path = each.variant.runs[0].path / "partition.png"
+        if each.cell.overrides.get("algorithm") != "centralized" and path.exists():
+            return path.read_bytes()
+    return None
+
+
+def _records(table: Table, measured: list[Measured]) -> pd.DataFrame:
+    return pd.DataFrame([
+        {
+            "table": table.name, "row": each.cell.row, "column": each.cell.column, "measure": each.cell.measure.words,
+            "measured": each.mean, "std": each.std, "seeds": len(each.values), "seeds_asked": len(table.seeds),
+            "published": each.printed.number, "published_std": each.printed.std, "difference": each.difference,
+            "rounds": each.variant.rounds if each.variant else None, "rounds_published": each.rounds_of_protocol,
+            "data": each.variant.data if each.variant else None,
+            "deviation": "; ".join(f"{key}={run} (protocol: {own})" for key, run, own in each.deviation),
+            "lacking": each.lacking,
+            "runs": " ".join(run.fingerprint for run in each.variant.runs) if each.variant else "",
+        }
+        for each in measured
+    ])  # fmt: skip

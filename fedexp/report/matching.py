@@ -1,0 +1,134 @@
+"""Which runs belong to which cell, and under which protocol they ran.
+
+A run belongs to a cell if it has the cell's data set, partition and algorithm, and its values of the keys
+that tell the cell from others with the same three. What else differs from the cell's own config is said:
+runs are put together only with runs of the very same deviation from it.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedexp.jobs import Job
+from fedexp.report.runs import Recorded, differing, flat
+from fedexp.settings import data_used, relevant
+
+_UNSAID = ("seed", "targets")  # never a protocol of its own
+Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the protocol's value)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Complete runs of one cell that differ in their seed alone. `data`: what they ran on."""
+
+    runs: list[Recorded]
+    deviation: Deviation
+    data: str
+
+    @property
+    def rounds(self) -> int:
+        return max(run.result.get("rounds", 0) for run in self.runs)
+
+    @property
+    def diverged(self) -> int:
+        return sum(run.status == "diverged" for run in self.runs)
+
+    def said(self) -> str:
+        """The deviation in words; the number of rounds and the data set's source have places of their own."""
+        said = [
+            f"{key}={run} (protocol: {own})" for key, run, own in self.deviation
+            if key != "rounds" and not (key.startswith("dataset.") and "(" in self.data)
+        ]  # fmt: skip
+        return ", ".join(said)
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that is there for one cell: variants, the nearest to its protocol first; runs that are not complete."""
+
+    variants: list[Variant]
+    incomplete: list[Recorded]
+
+
+class Matcher:
+    """Finds runs for the jobs of a table."""
+
+    def __init__(self, runs: Iterable[Recorded], scale: str | None) -> None:
+        self.by_fingerprint: dict[str, Recorded] = {}
+        self.by_names: dict[tuple[str, ...], list[Recorded]] = defaultdict(list)
+        for run in runs:
+            if run.scale == scale:
+                self.by_fingerprint[run.fingerprint] = run
+                self.by_names[tuple(run.name(group) for group in ("dataset", "partition", "algorithm"))].append(run)
+
+    def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> Found:
+        """What is there for a cell, given its jobs (a job a seed); `peers`: one job of every cell of the table.
+
+        The runs that the jobs ask for come first, whatever they deviate in.
+        """
+        job, own = jobs[0], _protocol(jobs[0])
+        telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
+        asked = {each.fingerprint for each in jobs}
+        like = [
+            run for run in self.by_names[_names(job)]
+            if all(_same(run.settings.get(key), own.get(key)) for key in telling if key not in _UNSAID)
+        ]  # fmt: skip
+        exact = [self.by_fingerprint[each] for each in asked if each in self.by_fingerprint]
+        together: dict[str, list[Recorded]] = defaultdict(list)
+        deviations: dict[str, Deviation] = {}
+        incomplete = []
+        for run in {id(run): run for run in [*exact, *like]}.values():
+            deviation = _deviation(run, own)
+            if run.complete:
+                deviations[repr(deviation)] = deviation
+                together[repr(deviation)].append(run)
+            elif run.fingerprint in asked:
+                incomplete.append(run)
+        variants = [
+            Variant(sorted(runs, key=lambda run: run.seed), deviations[key], _data(runs, job))
+            for key, runs in together.items()
+        ]  # fmt: skip
+        variants.sort(key=lambda variant: (
+            not any(run.fingerprint in asked for run in variant.runs),
+            len(variant.deviation), -len(variant.runs), -variant.rounds,
+        ))  # fmt: skip
+        return Found(variants, incomplete)
+
+
+def _protocol(job: Job) -> dict[str, Any]:
+    """The settings that the cell's runs are held against: the paper's; of a scaled sweep the scaled ones."""
+    held = job.config if job.config.scale else job.protocol
+    return flat(relevant(held if held is not None else job.config))
+
+
+def _data(runs: list[Recorded], job: Job) -> str:
+    """What runs used; a run shared with a cell of another data set goes by this one's."""
+    own = job.config.dataset
+    return " / ".join(
+        dict.fromkeys(run.data if run.name("dataset") == own.get("name") else data_used(own) for run in runs)
+    )  # fmt: skip
+
+
+def _names(job: Job) -> tuple[str, ...]:
+    return tuple(str(job.config[group].get("name")) for group in ("dataset", "partition", "algorithm"))
+
+
+def _deviation(run: Recorded, wanted: dict[str, Any]) -> Deviation:
+    keys = dict.fromkeys([*wanted, *run.settings])
+    return tuple(
+        (key, run.settings.get(key), wanted.get(key)) for key in keys
+        if key not in _UNSAID and not _same(run.settings.get(key), wanted.get(key))
+    )  # fmt: skip
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, int | float):
+        return math.isclose(one, other)
+    return one == other
+
+
+def protocol_rounds(job: Job) -> int | None:
+    """How many rounds the paper's own protocol has."""
+    return None if job.protocol is None else job.protocol.rounds

@@ -1,0 +1,31 @@
+"""What a table's cell reads from one run: percent for accuracies, rounds, or a number of information.csv."""
+
+import math
+
+from fedexp.report.runs import Recorded
+from fedexp.table import Measure
+
+
+def value(measure: Measure, run: Recorded) -> float:
+    """The number that stands in the table; infinity for a target that was not reached; NaN if it is not there.
+
+    A reduction is made from two runs by whoever has both: here it is the final accuracy.
+    """
+    if measure.kind == "information":
+        lines = run.information
+        for column, wanted in measure.where.items():
+            lines = lines[lines[column].astype(str) == wanted]
+        return float(lines[measure.argument].iloc[0]) if len(lines) == 1 else math.nan
+    metrics = run.metrics
+    if metrics.empty:
+        return math.nan
+    accuracy = metrics.test_accuracy
+    if measure.kind == "rounds_to":
+        reached = metrics["round"][accuracy >= measure.argument]
+        return math.inf if reached.empty else float(reached.iloc[0])
+    if measure.kind == "best":
+        within = accuracy if measure.argument is None else accuracy[metrics["round"] <= measure.argument]
+        return 100 * float(within.max())
+    if measure.kind == "last":
+        return 100 * float(accuracy.tail(measure.argument).mean())
+    return 100 * float(accuracy.iloc[-1])

@@ -1,0 +1,65 @@
+"""The values that the papers print, one csv file a table (published/), a line a cell."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+
+from fedexp.errors import ConfigError, require
+from fedexp.table import Cell
+
+
+@dataclass(frozen=True)
+class Published:
+    """A printed cell: its value in the table's own unit (None: not reached), its spread and remarks."""
+
+    index: int
+    value: float | None
+    std: float | None
+    note: str
+
+    @property
+    def number(self) -> float:
+        """The value; infinity for a target not reached."""
+        return math.inf if self.value is None else self.value
+
+
+def names() -> list[str]:
+    """All tables that have published values."""
+    return sorted(path.name.removesuffix(".csv") for path in (files("fedexp.report") / "published").iterdir())
+
+
+@cache
+def lines(table: str) -> pd.DataFrame:
+    """A table's printed cells, all columns as text."""
+    require(table in names(), "table.name", table, f"has no published values; known: {', '.join(names())}")
+    with (files("fedexp.report") / "published" / f"{table}.csv").open() as file:
+        return pd.read_csv(file, dtype=str, keep_default_na=False)
+
+
+def find(table: str, cell: Cell) -> Published:
+    """The one printed cell that agrees with `cell.published` in every column that it names (of a note, the begin)."""
+    return _only(table, cell.name, cell.published)
+
+
+def _only(table: str, name: str, wanted: Mapping[str, str]) -> Published:
+    all_lines = lines(table)
+    for column in wanted:
+        require(column in all_lines, "table.published", column, f"is no column of {table}.csv")
+    chosen = all_lines
+    for column, value in wanted.items():
+        texts = chosen[column]
+        chosen = chosen[texts.str.startswith(value) if column == "note" else texts == value]
+    if len(chosen) != 1:
+        said = ", ".join(f"{column}={value}" for column, value in wanted.items())
+        raise ConfigError("table.published", name, f"{len(chosen)} printed cells have {said}; must be one")
+    line = chosen.iloc[0]
+    return Published(int(chosen.index[0]), _number(line["value"]), _number(line["std"]), line["note"])
+
+
+def _number(text: Any) -> float | None:
+    return float(text) if text else None

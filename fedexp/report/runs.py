@@ -1,0 +1,116 @@
+"""Runs as their folders tell them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from omegaconf import OmegaConf
+
+from fedexp.settings import data_used, relevant
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+COMPLETE = ("finished", "diverged")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run's folder, read."""
+
+    path: Path
+    config: dict[str, Any]
+    result: dict[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        return self.path.name.rsplit("-", 1)[-1]
+
+    @property
+    def status(self) -> str:
+        return self.result.get("status", "started")
+
+    @property
+    def complete(self) -> bool:
+        return self.status in COMPLETE or not self.information.empty
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def data(self) -> str:
+        return data_used(self.config["dataset"])
+
+    @property
+    def scale(self) -> str | None:
+        return (self.config.get("scale") or {}).get("name")
+
+    def name(self, group: str) -> str:
+        return str(self.config[group].get("name", self.config[group].get("_target_")))
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """metrics.csv, a row an evaluated round; empty if none was."""
+        try:
+            return pd.read_csv(self.path / "metrics.csv")
+        except (OSError, pd.errors.EmptyDataError):
+            return pd.DataFrame({"round": [], "test_accuracy": [], "bytes_total": []})
+
+    @cached_property
+    def information(self) -> pd.DataFrame:
+        """What a study of features left (information.csv); empty for ordinary runs."""
+        try:
+            return pd.read_csv(self.path / "information.csv")
+        except OSError:
+            return pd.DataFrame()
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every key that can change the result, dotted."""
+        return flat(relevant(OmegaConf.create(self.config)))
+
+    @property
+    def why(self) -> str:
+        """Why it is not complete."""
+        try:
+            lines = (self.path / "error.txt").read_text().strip().splitlines()
+        except OSError:
+            return self.status
+        return f"{self.status}: {lines[-1]}" if lines else self.status
+
+
+def read(place: Path) -> list[Recorded]:
+    """The run in a folder, or all runs below it."""
+    found = [place / "config.yaml"] if (place / "config.yaml").exists() else sorted(place.glob("*/config.yaml"))
+    runs = []
+    for path in found:
+        config = yaml.load(path.read_text(), Loader=_Loader)
+        try:
+            result = json.loads((path.parent / "result.json").read_text())
+        except (OSError, ValueError):
+            result = {}
+        if isinstance(config, dict) and "algorithm" in config:
+            runs.append(Recorded(path.parent, config, result))
+    return runs
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested mappings as one with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}.")
+        else:
+            found[f"{before}{key}"] = value
+    return found
+
+
+def differing(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The dotted keys in which settings differ, in the order in which they come."""
+    runs = list(runs)
+    keys = dict.fromkeys(key for settings in runs for key in settings)
+    return [key for key in keys if len({repr(settings.get(key)) for settings in runs}) > 1]

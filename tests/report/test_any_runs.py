@@ -1,0 +1,81 @@
+"""Any runs beside each other, the command itself, and dashboards."""
+
+from dataclasses import replace
+
+import pytest
+from recorded import asked, leave_run
+
+from fedexp.report.__main__ import main
+from fedexp.report.any_runs import compare_runs
+from fedexp.report.dashboard import build, plan
+from fedexp.report.runs import read
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedcat", "local.lr=0.1,0.2", "seed=0,1", f"output_root={tmp_path}")
+    for number, job in enumerate(sweep.jobs):
+        leave_run(job, [0.1, 0.5 + 0.02 * number])
+    return tmp_path
+
+
+def test_what_differs_becomes_the_columns(outputs):
+    page = compare_runs(read(outputs))
+    sheet = page.sheets[0]
+    assert sheet.header[1:3] == ["algorithm", "local.lr"]
+    assert "seed" not in sheet.header
+    best = [entry.main for entry in sheet.rows[0]]
+    assert best[1:3] == ["fedcat", "0.2"]
+    assert "63.00 ± 1.41" in best  # seeds 62 % and 64 %
+    assert len(sheet.rows) == 4
+    assert len(page.records) == 8
+
+
+def test_the_command_writes_every_format(outputs, capsys):
+    assert main([str(outputs)]) == 0
+    said = capsys.readouterr().out
+    assert "63.00 ± 1.41" in said
+    written = sorted(path.suffix for path in (outputs / "reports/runs").iterdir())
+    assert written == [".csv", ".html", ".md", ".tex"]
+    assert main([str(outputs)]) == 0  # a report is no run
+
+
+def test_the_command_reports_a_table(tmp_path, capsys):
+    (sweep,) = asked("+table=fedcat_3", f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.51])
+    assert main(["table=fedcat_3", f"output_root={tmp_path}"]) == 0
+    assert "51.00" in capsys.readouterr().out
+    assert "51.01" in (tmp_path / "reports/fedcat_3/fedcat_3.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere/at/all"], "neither a folder"),
+        (["table=fedcat_9"], "fedcat_9"),
+        (["rounds=3"], "name a table"),
+    ],
+)
+def test_what_cannot_be_reported_is_said(words, said, capsys):
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dashboard_without_credentials_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert main(["table=fedcat_3", "--dashboard"]) == 0
+    said = capsys.readouterr().out
+    assert "would make" in said
+    assert 'workspace "fedcat_3" in project fedexp, over the runs of group fedcat_3' in said
+    assert "Test accuracy over bytes sent: lines of test_accuracy over bytes_total" in said
+
+
+def test_a_dashboard_is_what_the_plan_says():
+    pytest.importorskip("wandb_workspaces")
+    (sweep,) = asked("+table=fedcat_3", "+scale=quick")
+    wanted = replace(plan(sweep), entity="someone")
+    made = build(wanted)
+    assert [section.name for section in made.sections] == list(wanted.sections)
+    assert [len(section.panels) for section in made.sections] == [len(panels) for panels in wanted.sections.values()]
+    text = made._to_model().model_dump_json()
+    assert "fedcat_3" in text and "quick" in text and "bytes_total" in text

@@ -1,0 +1,154 @@
+"""A table beside its published values: what is matched, what is kept apart, what is said."""
+
+import math
+
+import pytest
+from recorded import asked, leave_run
+
+from fedexp.report.comparison import compare
+from fedexp.report.html import html
+from fedexp.report.runs import read
+from fedexp.report.writers import latex, markdown
+
+# The algorithms of FedCat's table 3 and their printed accuracies on cifar10 dir0.1.
+PRINTED = {"fedavg": 51.01, "fedcat_gc": 51.02, "fedcat_dc": 55.06, "fedcat": 56.16}
+WORDS = ["+table=fedcat_3"]
+ROW = 'table.select="^cifar10 dir0.1"'
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    (found,) = asked(*WORDS, ROW, f"output_root={tmp_path}")
+    return found
+
+
+def jobs_of(sweep, algorithm):
+    return [job for job in sweep.jobs if job.cell.column == algorithm]
+
+
+def page_of(sweep, tmp_path):
+    return compare(sweep, read(tmp_path))
+
+
+def record(page, column):
+    return page.records.set_index("column").loc[column]
+
+
+def entry(page, column):
+    sheet = page.sheets[0]
+    return sheet.rows[0][sheet.header.index(column)]
+
+
+def test_mean_spread_difference_and_missing_seeds(sweep, tmp_path):
+    for job, final in zip(jobs_of(sweep, "fedcat"), (0.50, 0.56)):  # of three seeds
+        leave_run(job, [0.2, final])
+    page = page_of(sweep, tmp_path)
+    line = record(page, "fedcat")
+    assert line.measured == pytest.approx(53.0)
+    assert line["std"] == pytest.approx(math.sqrt(18))
+    assert line.difference == pytest.approx(53.0 - 56.16)
+    assert (line.seeds, line.seeds_asked) == (2, 3)
+    assert any("2 of 3 seeds" in note for note in page.notes)
+    assert entry(page, "fedcat").main.startswith("53.00 ± 4.24")
+    assert entry(page, "fedavg").missing
+    assert page.sheets[1].rows[0][3].main == f"2 / {sweep.jobs[0].protocol.rounds}"
+
+
+def test_marks_winners_and_ranks(sweep, tmp_path):
+    for algorithm, final in {"fedavg": 0.4, "fedcat_gc": 0.3, "fedcat_dc": 0.6, "fedcat": 0.5}.items():
+        leave_run(jobs_of(sweep, algorithm)[0], [final])
+    page = page_of(sweep, tmp_path)
+    assert {name: entry(page, name).mark for name in PRINTED} == {
+        "fedavg": "", "fedcat_gc": "", "fedcat_dc": "best", "fedcat": "second",
+    }  # fmt: skip
+    name, here, there, spearman, cells = (each.main for each in page.sheets[2].rows[0])
+    assert (name, here, there, cells) == ("cifar10 dir0.1", "fedcat_dc", "fedcat", "4 of 4")
+    # Ranks 2 1 4 3 against 1 2 3 4: sum of squared differences 4, so 1 - 6 * 4 / (4 * 15).
+    assert float(spearman) == pytest.approx(0.6)
+
+
+def test_another_protocol_is_never_mixed_in(sweep, tmp_path):
+    first, second, third = jobs_of(sweep, "fedcat")
+    leave_run(first, [0.5])
+    leave_run(second, [0.9], **{"local.lr": 0.5})
+    leave_run(third, [0.9], **{"local.lr": 0.5})
+    page = page_of(sweep, tmp_path)
+    assert record(page, "fedcat").measured == pytest.approx(50.0)
+    assert any("local.lr=0.5 (protocol: 0.01)" in note and "left out" in note for note in page.notes)
+
+
+def test_where_there_is_only_another_protocol_it_is_said(sweep, tmp_path):
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **{"local.lr": 0.5})
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5])
+    page = page_of(sweep, tmp_path)
+    assert entry(page, "fedcat").main == "90.00*"
+    assert any(note == "* cifar10 dir0.1 fedcat: local.lr=0.5 (protocol: 0.01)." for note in page.notes)
+    assert page.sheets[2].rows[0][1].main == "not comparable"
+    assert entry(page, "fedcat").mark == ""
+
+
+def test_what_the_command_line_changes_is_said_too(tmp_path):
+    (sweep,) = asked(*WORDS, ROW, "local.lr=0.5", "rounds=7", f"output_root={tmp_path}")
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.1] * 7)
+    page = page_of(sweep, tmp_path)
+    assert "local.lr=0.5 (protocol: 0.01)" in record(page, "fedcat").deviation
+    assert page.sheets[1].rows[0][3].main == f"7 / {sweep.jobs[0].protocol.rounds}"
+
+
+def test_a_copy_of_the_data_is_named(sweep, tmp_path):
+    copy = {"dataset._target_": "fedexp.data.image_folder.image_folder", "dataset.source": "JPEG copy"}
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.5], **copy)
+    page = page_of(sweep, tmp_path)
+    assert record(page, "fedcat").data == "cifar10 (JPEG copy)"
+    assert page.sheets[1].rows[0][4].main == "cifar10 (JPEG copy)"
+
+
+def test_incomplete_and_diverged_runs(sweep, tmp_path):
+    path = leave_run(jobs_of(sweep, "fedavg")[0], [0.3], status="failed")
+    (path / "error.txt").write_text("Traceback\nValueError: no such thing\n")
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.1], status="diverged")
+    page = page_of(sweep, tmp_path)
+    assert entry(page, "fedavg").missing
+    assert any("seed 0 failed: ValueError: no such thing" in note for note in page.notes)
+    assert entry(page, "fedcat").main == "10.00†"
+    assert any("1 of 1 runs diverged" in note for note in page.notes)
+
+
+def test_a_scaled_run_is_never_taken_for_a_real_one(sweep, tmp_path):
+    (quick,) = asked(*WORDS, ROW, "+scale=quick", f"output_root={tmp_path}")
+    leave_run(jobs_of(quick, "fedcat")[0], [0.5])
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5])
+    assert math.isnan(record(page_of(sweep, tmp_path), "fedcat").measured)
+    page = page_of(quick, tmp_path)
+    assert math.isnan(record(page, "fedavg").measured)
+    assert record(page, "fedcat").data == "cifar10 (digits in its place)"
+    assert page.name == "fedcat_3_quick"
+    assert "Scale: quick" in page.lead[0]
+
+
+def test_a_reduction_needs_its_reference(tmp_path):
+    (sweep,) = asked(*WORDS, ROW, f"output_root={tmp_path}", "table.measure={reduction: null}",
+                     "+table.reference={algorithm: centralized}")  # fmt: skip
+    (cell,), (reference,) = (
+        [job for job in jobs_of(sweep, "fedcat") if job.reference is which][:1] for which in (False, True)
+    )
+    assert reference.config.algorithm.name == "centralized"
+    leave_run(cell, [0.3, 0.5, 0.45])
+    page = page_of(sweep, tmp_path)
+    assert math.isnan(record(page, "fedcat").measured)
+    leave_run(reference, [0.6, 0.7, 0.8])
+    assert record(page_of(sweep, tmp_path), "fedcat").measured == pytest.approx(35.0)
+
+
+def test_every_format_tells_the_same(sweep, tmp_path):
+    for algorithm in PRINTED:
+        leave_run(jobs_of(sweep, algorithm)[0], [0.1, 0.5 + 0.01 * len(algorithm)])
+    page = page_of(sweep, tmp_path)
+    text, tex, web = markdown(page), latex(page), html(page)
+    assert "| cifar10 dir0.1 | 56.00 (51.01, +4.99) |" in text
+    assert "**59.00** (51.02, +7.98)" in text
+    assert "\\textbf{59.00} {\\scriptsize (51.02, +7.98)}" in tex
+    assert "fedcat\\_gc" in tex and tex.count("\\toprule") == tex.count("\\bottomrule") == len(page.sheets)
+    assert '<span class="main best">59.00</span>' in web
+    assert web.count("data:image/svg+xml;base64,") == 1
+    assert "http://" not in web and "https://" not in web and "<script" not in web

@@ -1,0 +1,64 @@
+"""The printed values: each of the 934 cells belongs to exactly one config, and each config to one cell."""
+
+import pytest
+from omegaconf import OmegaConf
+from recorded import asked
+
+from fedexp.compose import Composer
+from fedexp.main import CONF
+from fedexp.report import published
+from fedexp.settings import check
+
+TABLES = sorted(path.stem for path in (CONF / "table").glob("*.yaml"))
+COMPOSER = Composer()  # tables share most of their choices
+NAMES = {"speech_commands": "kws", "image_folder": "pill"}  # printed otherwise than configured
+
+
+def test_every_printed_table_can_be_run():
+    assert published.names() == TABLES
+    assert len(TABLES) == 22
+    assert sum(len(published.lines(table)) for table in TABLES) == 934
+
+
+@pytest.mark.parametrize("table", published.names())
+def test_cells_and_configs_map_both_ways(table):
+    (sweep,) = asked(f"+table={table}", "table.seeds=[1]", compose=COMPOSER)
+    jobs = [job for job in sweep.jobs if not job.reference]
+    lines = published.lines(table)
+    assert [(job.name, str(job.error)) for job in sweep.jobs if job.config is None] == []
+    found = {}
+    for job in jobs:
+        printed = published.find(table, job.cell)
+        assert printed.index not in found, f"{job.name} and {found.get(printed.index)} are the same printed cell"
+        found[printed.index] = job.name
+        assert_same(job, lines.iloc[printed.index])
+    assert sorted(found) == list(range(len(lines)))  # no printed cell is left over
+    told = [(job.fingerprint, str(job.cell.measure)) for job in jobs]
+    assert len(set(told)) == len(told), "two cells would read the same number from the same run"
+
+
+def assert_same(job, line):
+    """The composed config is what the printed cell says, in the values that both have."""
+    config = job.config
+    check_built(config)
+    assert NAMES.get(config.dataset.name, config.dataset.name) == line.dataset, job.name
+    assert config.partition.name == line.partition, job.name
+    assert config.clients == int(line.clients), job.name
+    share = line.participants
+    participants = int(line.clients) * int(share[:-1]) // 100 if share.endswith("%") else int(share)
+    if job.cell.measure.kind == "information":  # one program for two of the clients and all encoders
+        assert job.cell.measure.where["algorithm"] == line.algorithm
+        return
+    assert config.clients_per_round == participants, job.name
+    assert config.algorithm.name == line.algorithm, job.name
+    percent = line.metric.removeprefix("rounds_to_").removesuffix("_percent")
+    if percent != line.metric and percent.isdigit():
+        assert job.cell.measure.argument == int(percent) / 100
+
+
+def check_built(config):
+    """Every key is an argument of its constructor, and values are possible (private pictures need a folder)."""
+    config = config.copy()
+    if OmegaConf.is_missing(config.dataset, "root"):
+        config.dataset.root = "pictures"
+    check(config)
