@@ -5,11 +5,22 @@ from collections.abc import Mapping, Sequence
 
 from scipy.stats import spearmanr
 
+from fedexp.report.page import NOTHING
+
 
 def ranked(values: Mapping[str, float], higher_is_better: bool) -> list[str]:
     """Names from best to worst; those without a number left out."""
     known = {name: value for name, value in values.items() if not math.isnan(value)}
     return sorted(known, key=lambda name: -known[name] if higher_is_better else known[name])
+
+
+def winner(values: Mapping[str, float], higher_is_better: bool) -> str:
+    """The best name; several, if they are equal; nothing where fewer than two compare."""
+    order = ranked(values, higher_is_better)
+    if len(order) < 2:
+        return NOTHING
+    best = [name for name in order if values[name] == values[order[0]]]
+    return best[0] if len(best) == 1 else f"a tie of {len(best)}"
 
 
 def marks(values: Mapping[str, float], shown: Mapping[str, str], higher_is_better: bool) -> dict[str, str]:

@@ -224,15 +224,14 @@ def _agreement(table: Table, measured: list[Measured]) -> Sheet:
         higher = line[0].cell.measure.higher_is_better
         both = [each for each in line if each.values]
         correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in both])
-        here = agreement.ranked({_other(table, each.cell): each.mean for each in both}, higher)
-        there = agreement.ranked({_other(table, each.cell): each.printed.number for each in both}, higher)
+        here = agreement.winner({_other(table, each.cell): each.mean for each in both}, higher)
+        there = agreement.winner({_other(table, each.cell): each.printed.number for each in both}, higher)
         alike = _alike(line)
-        first, printed_first = (here[0], there[0]) if len(here) > 1 else (NOTHING, NOTHING)
-        if alike and len(here) > 1:
-            decided, agreed = decided + 1, agreed + (first == printed_first)
+        if alike and len(both) > 1:
+            decided, agreed = decided + 1, agreed + (here == there)
             correlations += [] if math.isnan(correlation) else [correlation]
         rows.append([
-            Entry(name), Entry(first if alike else "not comparable"), Entry(printed_first),
+            Entry(name), Entry(here if alike else "not comparable"), Entry(there),
             Entry(NOTHING if math.isnan(correlation) or not alike else f"{correlation:+.2f}"),
             Entry(f"{len(both)} of {len(line)}"),
         ])  # fmt: skip

@@ -9,7 +9,7 @@ _STYLE = """
 :root { --ink: #1c2430; --soft: #667085; --line: #dfe3e8; --best: #0b6b3a; --band: #f6f8fa; }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; color: var(--ink);
-       background: #fff; margin: 0 auto; max-width: 1280px; padding: 2rem 1.25rem 4rem; }
+       background: #fff; margin: 0 auto; max-width: 1440px; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .75rem; }
 h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.75rem 0 .5rem; }
@@ -17,12 +17,12 @@ p { max-width: 100ch; margin: .4rem 0; }
 .warning { background: #fff6e0; border-left: 4px solid #d99a00; padding: .6rem .9rem; max-width: none; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .45rem .7rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th, td { padding: .45rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 thead th { background: var(--band); font-weight: 600; vertical-align: bottom; }
 tbody th { font-weight: 600; white-space: nowrap; position: sticky; left: 0; background: #fff; }
 tbody tr:last-child > * { border-bottom: 0; }
 td .main { white-space: nowrap; }
-td .aside { display: block; color: var(--soft); font-size: .82em; white-space: nowrap; }
+td .aside { display: block; color: var(--soft); font-size: .82em; }
 .best { font-weight: 700; color: var(--best); }
 .second { text-decoration: underline; text-underline-offset: 3px; }
 .missing { color: var(--soft); }

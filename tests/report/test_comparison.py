@@ -152,3 +152,11 @@ def test_every_format_tells_the_same(sweep, tmp_path):
     assert '<span class="main best">59.00</span>' in web
     assert web.count("data:image/svg+xml;base64,") == 1
     assert "http://" not in web and "https://" not in web and "<script" not in web
+
+
+def test_a_tie_has_no_winner(sweep, tmp_path):
+    for algorithm in PRINTED:
+        leave_run(jobs_of(sweep, algorithm)[0], [0.1])
+    page = page_of(sweep, tmp_path)
+    assert page.sheets[2].rows[0][1].main == "a tie of 4"
+    assert {entry(page, name).mark for name in PRINTED} == {""}
