@@ -22,6 +22,11 @@ def explain(error: Exception, words: list[str], conf: Path) -> str:
             wrong = [one for one in value.strip("[]").split(",") if one not in options]
             if wrong and f"{name}/" in str(error):
                 return f"{name}={wrong[0]}: no such option; {nearest(wrong[0], options)}"
+    lacking = re.search(r"Could not find '(\w+)/(\w+)/(\w+)'", str(error))
+    if lacking:
+        group, paper, choice = lacking.groups()
+        known = [path.stem for path in (conf / group / paper).glob("*.yaml")]
+        return f"paper={paper}: gives no {group} for {choice}; name one with {group}=NAME; {nearest(choice, known)}"
     detail = _deepest(error)
     keys = _known_keys(overrides, groups, conf)
     for word in overrides:
