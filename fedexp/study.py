@@ -116,7 +116,8 @@ def _final_loss(engine: Engine, rule: FedAvg, net: nn.Module, over: World) -> fl
     sibling = engine.sibling(model, over, engine.local)
     sent = Sent(tree.spread(model.params(), 1))
     params = tree.take(sibling.train(rule, {"round": 0}, torch.tensor([0]), sent).params, 0)
-    everything = Batch(over.x, over.y, torch.ones(len(over.y), dtype=over.dtype, device=over.device))
+    ones = torch.ones(len(over.y), dtype=over.dtype, device=over.device)
+    everything = Batch(over.x, over.y, ones, key=torch.tensor(0, device=over.device))  # no probe draws noise
     with torch.no_grad():
         return float(rule.loss(model, params, everything, OneClient(params, {}, {})))
 

@@ -47,7 +47,7 @@ def test_loss_by_hand():
 
     now, everyones = params([[1.0, 0.0], [3.0, 4.0]]), params([[1.0, 0.0], [0.0, 1.0]])
     memory = {"previous": params([[0.0, 1.0], [0.0, 1.0]]), "took_part": torch.ones((), **double)}
-    batch = Batch(torch.eye(2, **double), torch.tensor([0, 1]), torch.ones(2, **double))
+    batch = Batch(torch.eye(2, **double), torch.tensor([0, 1]), torch.ones(2, **double), torch.tensor(0))
     loss = Moon(1, LOCAL, mu=3.0, temperature=0.5).loss(model, now, batch, OneClient(everyones, {}, memory))
     entropy = math.log(1 + math.exp(-1))  # logits (1, 0) for class 0, (3, 4) for class 1
     first = -math.log(math.exp(1 / 0.5) / (math.exp(1 / 0.5) + math.exp(0)))
