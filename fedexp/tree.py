@@ -79,7 +79,7 @@ def rows(weights: Tensor, leaf: Tensor) -> Tensor:
 
 def mean(stack: Tree, weights: Tensor) -> Tree:
     """Mean over the leading axis, weighted by `weights` [K] (normalised here)."""
-    share = weights / weights.sum()
+    share = weights.double() / weights.sum()  # integer weights would give single-precision shares
     return apply(lambda leaf: torch.tensordot(share.to(leaf), leaf, 1), stack)
 
 
