@@ -1,6 +1,6 @@
 """Accuracy and loss on the test set, a class at a time, and on the clients' own data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,16 +10,21 @@ from torch import Tensor
 from fedexp.world import World
 
 
+def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(logits, labels) of all test examples, so many at a time."""
+    for start in range(0, len(world.test_y), chunk):
+        rows = slice(start, start + chunk)
+        x = world.prepare_test(rows)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        yield predict(x), world.test_y[rows]
+
+
 @torch.no_grad()
 def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> tuple[Tensor, Tensor]:
     """(fraction right, mean cross-entropy) of predict(x) -> logits over all test examples, on the device."""
     hits = loss = torch.zeros((), device=world.device)
-    for start in range(0, len(world.test_y), chunk):
-        rows = slice(start, start + chunk)
-        x, labels = world.prepare_test(rows), world.test_y[rows]
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        logits = predict(x)
+    for logits, labels in _answers(predict, world, chunk):
         hits = hits + (logits.argmax(1) == labels).sum()
         loss = loss + F.cross_entropy(logits, labels, reduction="sum")
     return hits / len(world.test_y), loss / len(world.test_y)
@@ -28,10 +33,7 @@ def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) ->
 @torch.no_grad()
 def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> Tensor:
     """How many test examples of class i (row) are taken for class j (column): int64 [C, C], on the CPU."""
-    cells = []
-    for start in range(0, len(world.test_y), chunk):
-        rows = slice(start, start + chunk)
-        cells.append(world.test_y[rows] * world.classes + predict(world.prepare_test(rows)).argmax(1))
+    cells = [labels * world.classes + logits.argmax(1) for logits, labels in _answers(predict, world, chunk)]
     return torch.bincount(torch.cat(cells).cpu(), minlength=world.classes**2).view(world.classes, world.classes)
 
 
