@@ -62,6 +62,7 @@ def main() -> None:
     in use; 143 SIGTERM; 130 Ctrl-C."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
     try:
+        _refuse_empty_choices(sys.argv[1:])
         entry()
     except _Ended as ended:
         sys.exit(_say(ended.error))
@@ -70,6 +71,15 @@ def main() -> None:
     except (HydraException, OmegaConfBaseException) as error:
         print(f"fedexp: {explain(error, sys.argv[1:], CONF)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _refuse_empty_choices(words: list[str]) -> None:
+    """`algorithm=null` names no option; Hydra would show a traceback for it."""
+    for word in words:
+        group, _, option = word.lstrip("+").partition("=")
+        if (CONF / group).is_dir() and "=" in word and option.lower() in ("", "null"):
+            known = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+            raise ConfigError(group, option, f"names no option; known: {known}")
 
 
 def _say(error: Exception) -> int:

@@ -39,7 +39,7 @@ BAD = [
     (["partition=natural"], ["partition=natural", "does not say whose"]),
     (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
     (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
-    (["paper=fedcat", "dataset=svhn"], ["paper=fedcat: gives no model for svhn", "model=NAME", "mnist"]),
+    (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),
     (["rounds"], ["rounds", "EQUAL"]),
 ]
 

@@ -10,7 +10,7 @@ import time
 import pandas as pd
 import pytest
 
-QUICK = ["+table=fedcat_3", "+scale=quick", "paper=null", "model=simple_cnn", "rounds=3"]
+QUICK = ["+table=fedcat_3", "+scale=quick", "paper=none", "model=simple_cnn", "rounds=3"]
 EVERYWHERE = ["tracking=none", "hardware=cpu", "hardware.workers=1"]
 TIMED = ["seconds", "samples_per_second"]
 

@@ -13,5 +13,7 @@ def test_table_shows_every_client_and_the_emd(capfd):
 def test_bad_settings_are_said(capfd):
     assert main(["partition=dirr"]) == 2
     assert "did you mean dir?" in capfd.readouterr().err
+    assert main(["paper=fedcat", "dataset=svhn"]) == 2
+    assert "paper=fedcat: gives no model for svhn; name one with model=NAME" in capfd.readouterr().err
     assert main(["partition=dir", "partition.alpha=-1"]) == 2
     assert "partition.alpha=-1" in capfd.readouterr().err
