@@ -17,7 +17,6 @@ import time
 
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -25,11 +24,10 @@ from torch import Tensor, nn
 
 from fedexp.build import build_algorithm, build_dataset, build_model, build_world, construct
 from fedexp.engine import Engine
-from fedexp.main import CONF
+from fedexp.main import composed, one_line_errors
 from fedexp.measure.cohort import cohort_measures, examples_trained
 from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
-from fedexp.settings import check
 
 _MNIST = ["dataset=made", "partition=iid", "model=mcmahan_cnn", "clients=100", "clients_per_round=10"]
 _CIFAR = ["dataset=made", "dataset.shape=[3,32,32]"]
@@ -158,10 +156,9 @@ def main() -> None:
     table = Table(title=f"samples a second, {rounds} alternating rounds each, torch {torch.__version__}")
     for column in ("case", "plain loop", "fedexp", "ratio (lowest to highest)", "peak memory GB", "whole run"):
         table.add_column(column)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with one_line_errors(words):
         for name, job in jobs.items():
-            config = compose("config", overrides=["tracking=none", *job])
-            check(config)
+            config = composed(["tracking=none", *job])
             found = measure(config, rounds)
             table.add_row(
                 name, f"{found['plain']:,.0f}", f"{found['ours']:,.0f}",

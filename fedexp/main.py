@@ -3,10 +3,13 @@
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -61,15 +64,30 @@ def main() -> None:
     """Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
     in use; 143 SIGTERM; 130 Ctrl-C."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
-    try:
+    with one_line_errors(sys.argv[1:]):
         _refuse_empty_choices(sys.argv[1:])
         entry()
+
+
+def composed(words: list[str]) -> DictConfig:
+    """The checked config of a command line, for the programs beside the main one."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", overrides=words)
+    check(config)
+    return config
+
+
+@contextmanager
+def one_line_errors(words: list[str]) -> Iterator[None]:
+    """Errors that are the user's to mend end the program with one line and an exit code, not a traceback."""
+    try:
+        yield
     except _Ended as ended:
         sys.exit(_say(ended.error))
     except (ConfigError, Busy, Interrupted, Incomplete) as error:
         sys.exit(_say(error))
     except (HydraException, OmegaConfBaseException) as error:
-        print(f"fedexp: {explain(error, sys.argv[1:], CONF)}", file=sys.stderr)
+        print(f"fedexp: {explain(error, words, CONF)}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -17,11 +17,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from fedexp import pictures, tree
@@ -31,13 +28,10 @@ from fedexp.build import build_dataset, build_model, build_world
 from fedexp.data import Transform
 from fedexp.engine import Batch, Engine, Sent
 from fedexp.engine.client import OneClient
-from fedexp.errors import ConfigError
-from fedexp.explain import explain
-from fedexp.main import CONF
+from fedexp.main import composed, one_line_errors
 from fedexp.models import Classifier, Model
 from fedexp.randomness import key
 from fedexp.record.folder import RunFolder
-from fedexp.settings import check
 from fedexp.tree import Params, Stack
 from fedexp.world import World
 
@@ -139,15 +133,8 @@ def main(words: list[str]) -> None:
     """Compose, check, study. Exit code 2 for a setting that cannot work."""
     named = {word.lstrip("+~").partition("=")[0] for word in words}
     overrides = [*(f"{name}={value}" for name, value in SETTING.items() if name not in named), *words]
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose("config", overrides=overrides)
-        check(config)
-        study(config)
-    except ConfigError as error:
-        sys.exit(f"fedexp: {error}")
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"fedexp: {explain(error, words, CONF)}")
+    with one_line_errors(words):
+        study(composed(overrides))
 
 
 if __name__ == "__main__":
