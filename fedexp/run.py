@@ -73,6 +73,7 @@ class Run:
         folder.write_exhibit("partition", partition.table(self.world.label_counts, dataset.class_names))
         folder.write_exhibit("partition", partition.picture(self.world.label_counts))
         self.partition_hash = self.world.partition_hash()
+        self.commit = commit()  # at the start: the checkout may move on while a run lasts
 
     def carry_out(self) -> dict[str, Any]:
         """All rounds; result.json at the end, whatever the end was."""
@@ -245,7 +246,7 @@ class Run:
             "fingerprint": self.folder.fingerprint,
             "partition_hash": self.partition_hash,
             "versions": versions(),
-            "commit": commit(),
+            "commit": self.commit,
         }  # fmt: skip
 
 
