@@ -1,16 +1,12 @@
 """The loop of a run: resume, round, evaluate, measure, record."""
 
 import math
-import platform
-import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-import fedexp
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import build_algorithm, build_dataset, build_model, build_tracker, build_world
 from fedexp.engine import Engine, Exchange
@@ -25,6 +21,7 @@ from fedexp.record import confusion, partition
 from fedexp.record.display import Display
 from fedexp.record.folder import RunFolder
 from fedexp.record.interrupt import Stop
+from fedexp.record.result import commit, summary, versions
 from fedexp.reference import Reference
 from fedexp.world import World
 
@@ -128,7 +125,7 @@ class Run:
             row = self._measure(state, exchanges, up, down) if due else None
             self.seconds += time.monotonic() - began
             if row is not None:
-                self._record({**row, "seconds": round_to_milliseconds(self.seconds)})
+                self._record(row)
             self.display.advance(row)
             if row is not None and not math.isfinite(row["local_loss"] + row["test_loss"]):
                 return state, "diverged"
@@ -189,9 +186,9 @@ class Run:
         self.folder.write_exhibit("class_accuracy", confusion.per_class(counts, self.class_names))
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+        self.rows.append({**row, "seconds": round(self.seconds, 3)})
         self._keeping(lambda: self.folder.write_metrics(self.rows))
-        self.tracker.log(row)
+        self.tracker.log(self.rows[-1])
 
     def _save(self, state: State) -> None:
         values = {
@@ -224,45 +221,15 @@ class Run:
         return values["state"]
 
     def _result(self, status: str) -> dict[str, Any]:
-        scores = [row["test_accuracy"] for row in self.rows]
-        best = max(range(len(scores)), key=scores.__getitem__, default=None)
-        first = {
-            str(target): next((row["round"] for row in self.rows if row["test_accuracy"] >= target), None)
-            for target in self.config.targets
-        }
         return {
             "status": status,
-            "rounds": self.rows[-1]["round"] if self.rows else 0,
-            "final_accuracy": scores[-1] if scores else None,
-            "best_accuracy": scores[best] if scores else None,
-            "best_round": self.rows[best]["round"] if scores else None,
-            "accuracy_last10": accuracy.last_rounds(self.rows) if self.rows else None,
-            "rounds_to": first,
+            **summary(self.rows, self.config.targets),
             "bytes_up": self.bytes[0], "bytes_down": self.bytes[1],
             "emd": self.emd,
-            "seconds": round_to_milliseconds(self.seconds),
-            "samples_per_second": self.rows[-1]["samples_per_second"] if self.rows else None,
+            "seconds": round(self.seconds, 3),
             "seed": self.config.seed,
             "fingerprint": self.folder.fingerprint,
             "partition_hash": self.partition_hash,
             "versions": versions(),
             "commit": self.commit,
         }  # fmt: skip
-
-
-def round_to_milliseconds(seconds: float) -> float:
-    return round(seconds, 3)
-
-
-def versions() -> dict[str, str]:
-    return {"fedexp": fedexp.__version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def commit() -> str | None:
-    """The commit of the source checkout that runs, with + where it has changes; None for an installed wheel."""
-    place = Path(fedexp.__file__).parent
-    ask = ["git", "-C", str(place), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-    try:
-        return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
