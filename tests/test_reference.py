@@ -165,7 +165,7 @@ def test_resumed_equals_uninterrupted(tmp_path, algorithm):
     thread.start()
     with pytest.raises(Interrupted):
         run(configured(tmp_path / "cut", *more))
-    thread.join()
+    thread.join(timeout=60)
     assert 3 <= len(metrics(tmp_path / "cut")) < 12
     run(configured(tmp_path / "cut", *more))
     assert metrics(tmp_path / "cut").equals(metrics(tmp_path / "whole"))
