@@ -61,7 +61,8 @@ LOCAL = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3, 
 def play(make, kind="cnn", mechanism="apart", workers=1, dtype=torch.float64, local=LOCAL, transform=None, count=3):
     """The State after `count` rounds of make(clients_per_round, local) in the small world."""
     algorithm = make(3, local)
-    world = algorithm.adapt(make_world(dtype=dtype, transform=transform))
+    shape = (1 if kind == "linear" else 3, 8, 8)  # colours: memory formats differ from one channel's
+    world = algorithm.adapt(make_world(shape=shape, dtype=dtype, transform=transform))
     model = make_model(kind, world, dtype)
     engine = make_engine(model, world, local, mechanism, workers)
     state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)

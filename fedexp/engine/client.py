@@ -39,6 +39,7 @@ class Workshop:
     local: Local
     seed: int
     precision: str = "float32"
+    convolution: str = "auto"
     stopped: Callable[[], bool] = lambda: False
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -51,7 +52,8 @@ class Workshop:
         padded: bool, alone: bool = False,
     ) -> tuple[Tensor, Params]:  # fmt: skip
         """One client's loss on one batch, and the running statistics that its layers would keep."""
-        with training(batch.weight if padded else None, key, alone) as now, self.autocast():
+        tiles = alone and self.convolution == "auto" and self.precision == "float32"
+        with training(batch.weight if padded else None, key, alone, tiles) as now, self.autocast():
             loss = rule.loss(self.model, {**weights, **buffers}, batch, sent)
         return loss, {name: value.detach() for name, value in now.statistics.items()}
 

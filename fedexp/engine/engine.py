@@ -28,7 +28,7 @@ class Engine:
         self, model: Model, world: World, local: Local, hardware: Hardware, seed: int,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        self.shop = Workshop(model, world, local, seed, hardware.precision, stopped)
+        self.shop = Workshop(model, world, local, seed, hardware.precision, hardware.convolution, stopped)
         self.hardware = hardware
         self.exchanges: list[Exchange] = []
         self.siblings: list[Engine] = []

@@ -11,7 +11,7 @@ from fedexp.engine.settings import Local
 class Optimizer:
     """Updates weights in place. Elementwise, so that a Stack steps exactly like each of its models.
 
-    fused needs all tensors to be ordinary dense ones, as a single client's are.
+    fused needs ordinary dense tensors, as a single client's are.
     """
 
     def __init__(self, weights: list[Tensor], local: Local, lr: float, fused: bool) -> None:
@@ -23,6 +23,8 @@ class Optimizer:
     @torch.no_grad()
     def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
         """One step; `active`: only the first so many rows of a stack (weights are already those rows)."""
+        if self.fused:
+            grads = [_laid_out_as(weight, grad) for weight, grad in zip(weights, grads)]
         memory = [[row if active is None else row[:active] for row in slot] for slot in self.memory]
         if self.local.optimizer == "adam":
             self._adam(weights, grads, memory)
@@ -42,6 +44,11 @@ class Optimizer:
             beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay, eps=1e-8,
             maximize=False,
         )  # fmt: skip
+
+
+def _laid_out_as(weight: Tensor, grad: Tensor) -> Tensor:
+    """The gradient in its weight's memory format: PyTorch's fused kernels walk memory and ignore strides."""
+    return grad if grad.stride() == weight.stride() else torch.empty_like(weight).copy_(grad)
 
 
 def clip(grads: list[Tensor], largest: float, stacked: bool) -> list[Tensor]:

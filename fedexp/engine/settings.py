@@ -60,7 +60,8 @@ class Hardware:
     """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (matrix products on NVIDIA), bfloat16
     (autocast) or float64. engine: apart (a worker process a core), together (the cohort as one stack) or
     auto. workers: processes of `apart`, auto = one a core. clients_at_once: rows of `together`, auto =
-    the whole cohort, halved whenever memory runs out.
+    the whole cohort, halved whenever memory runs out. convolution: auto (large ones in tiles on a CPU in
+    float32, which is faster and rounds a little differently) or direct.
     """
 
     device: str = "auto"
@@ -68,6 +69,7 @@ class Hardware:
     engine: str = "auto"
     workers: str = "auto"
     clients_at_once: str = "auto"
+    convolution: str = "auto"
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work on this machine."""
@@ -90,6 +92,10 @@ class Hardware:
         require(
             self.engine in ("auto", "apart", "together"), "hardware.engine", self.engine,
             "must be auto, apart or together",
+        )  # fmt: skip
+        require(
+            self.convolution in ("auto", "direct"), "hardware.convolution", self.convolution,
+            "must be auto or direct",
         )  # fmt: skip
         for name in ("workers", "clients_at_once"):
             value = str(getattr(self, name))

@@ -12,6 +12,8 @@ from fedexp.algorithms.scaffold import Scaffold
 from fedexp.data import Transform
 from fedexp.engine import Engine, Hardware, Local
 from fedexp.models import Model
+from fedexp.models.mcmahan import mcmahan_cnn
+from fedexp.models.simple import simple_cnn
 from fedexp.randomness import generator
 from fedexp.world import World
 
@@ -38,6 +40,22 @@ def test_stack_equals_one_by_one_in_single_precision(kind):
     alone = play(ALGORITHMS["fedavg"], kind, "apart", dtype=torch.float32)
     stack = play(ALGORITHMS["fedavg"], kind, "together", dtype=torch.float32)
     assert gap(alone, stack) < 1e-4
+
+
+@pytest.mark.parametrize("make", [mcmahan_cnn, simple_cnn], ids=lambda make: make.__name__)
+def test_models_of_the_papers_train_alike_on_colour_images(make):
+    """Convolutions over channels-last images give gradients in another memory format than their weights'."""
+    states = []
+    for mechanism in ("apart", "together"):
+        world = make_world(sizes=[16, 24], shape=(3, 32, 32))
+        torch.manual_seed(3)
+        model = Model(make((3, 32, 32), 4).double())
+        algorithm = FedAvg(2, LOCAL)
+        engine = make_engine(model, world, LOCAL, mechanism)
+        state = algorithm.init(world, model, model.params())
+        states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
+        engine.close()
+    assert gap(*states) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcat"])
