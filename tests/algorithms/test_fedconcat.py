@@ -156,7 +156,7 @@ def test_resuming_in_each_stage_goes_on_to_the_same_weights(stop, name):
     """A new algorithm and a new engine, given only the saved State: nothing else carries memory."""
     whole = play(make(name), "norm", count=4)
     algorithm, engine = make(name)(3, LOCAL), None
-    world = make_world()
+    world = make_world(shape=(3, 8, 8))
     model = make_model("norm", world)
     engine = make_engine(model, world, LOCAL)
     saved = io.BytesIO()
