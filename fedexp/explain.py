@@ -32,6 +32,9 @@ def explain(error: Exception, words: list[str], conf: Path) -> str:
     for word in overrides:
         name, _, value = word.lstrip("+~").partition("=")
         unknown = name not in keys and name not in groups and not name.startswith("hydra")
+        group = name.partition(".")[0]
+        if unknown and not word.startswith("+") and group in groups and any("+table=" in one for one in words):
+            return f"{name}={value}: the table's cells choose their {group}; for a key of all of them: ++{name}={value}"
         if unknown and not word.startswith("+"):
             # The likeliest slip is in the last part of the name, among its siblings.
             return f"{name}={value}: no such key; {nearest(name, keys)}"

@@ -37,6 +37,8 @@ BAD = [
     (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
     (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
     (["partition=natural"], ["partition=natural", "does not say whose"]),
+    (["-m", "+table=fedcat_1", "dataset.root=data"], ["dataset.root=data", "++dataset.root=data"]),
+    (["hardware.convolution=fast"], ["hardware.convolution=fast", "auto or direct"]),
     (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
     (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
     (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),
