@@ -18,7 +18,7 @@ SMALL = [
 
 def run(monkeypatch, root: Path, *words: str) -> int:
     """`python -m fedexp ...` in this process: its exit code."""
-    monkeypatch.setattr(sys, "argv", ["fedexp", *SMALL, f"output_root={root}", *words])
+    monkeypatch.setattr(sys, "argv", ["fedexp", *_command_line(root, words)])
     try:
         main()
     except SystemExit as end:
@@ -28,15 +28,19 @@ def run(monkeypatch, root: Path, *words: str) -> int:
 
 def start(root: Path, *words: str) -> subprocess.Popen:
     """The same in a process of its own."""
-    flags = [word for word in words if word.startswith("-")]
-    words = [word for word in words if not word.startswith("-")]
-    command = [sys.executable, "-m", "fedexp", *flags, *SMALL, f"output_root={root}", *words]
+    command = [sys.executable, "-m", "fedexp", *_command_line(root, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("WANDB_SERVICE", None)  # a user's next process does not share this one's wandb service
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
+
+
+def _command_line(root: Path, words: tuple[str, ...]) -> list[str]:
+    """Flags, then overrides: Hydra's parser takes no flag between them."""
+    flags = [word for word in words if word.startswith("-")]
+    return [*flags, *SMALL, f"output_root={root}", *(word for word in words if word not in flags)]
 
 
 def only_folder(root: Path) -> Path:
