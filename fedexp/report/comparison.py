@@ -2,50 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import pandas as pd
 
 from fedexp.jobs import Job, Sweep
-from fedexp.report import agreement, measures, published
+from fedexp.report import agreement
 from fedexp.report.curves import accuracy_curves
-from fedexp.report.matching import Deviation, Matcher, Variant, protocol_rounds
+from fedexp.report.matching import Matcher
+from fedexp.report.measured import Measured, digits, key, measure, number
 from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
-from fedexp.report.published import Published
 from fedexp.report.runs import Recorded
 from fedexp.table import Cell, Table
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A cell with all that is known of it. `values`: one a run, in the table's unit."""
-
-    cell: Cell
-    printed: Published
-    rounds_of_protocol: int | None
-    variant: Variant | None
-    values: list[float]
-    others: list[Variant]
-    lacking: str  # why there is no value, or not from all seeds
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values) if self.values else math.nan
-
-    @property
-    def std(self) -> float:
-        return stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else math.nan
-
-    @property
-    def difference(self) -> float:
-        both = math.isfinite(self.mean) and self.printed.value is not None
-        return self.mean - self.printed.value if both else math.nan
-
-    @property
-    def deviation(self) -> Deviation:
-        return self.variant.deviation if self.variant else ()
 
 
 def compare(sweep: Sweep, runs: Sequence[Recorded]) -> Page:
@@ -53,9 +22,9 @@ def compare(sweep: Sweep, runs: Sequence[Recorded]) -> Page:
     table, matcher = sweep.table, Matcher(runs, sweep.scale)
     jobs: dict[str, list[Job]] = {}
     for job in sweep.jobs:
-        jobs.setdefault(_key(job.cell, job.reference), []).append(job)
+        jobs.setdefault(key(job.cell, job.reference), []).append(job)
     peers = [each[0] for each in jobs.values() if each[0].config is not None]
-    measured = [_measure(table, cell, jobs, peers, matcher) for cell in table.cells]
+    measured = [measure(table, cell, jobs, peers, matcher) for cell in table.cells]
     page = Page(table.name, table.title, records=_records(table, measured))
     if sweep.scale:
         page.name, page.title = f"{table.name}_{sweep.scale}", f"{table.title} ({sweep.scale})"
@@ -64,38 +33,6 @@ def compare(sweep: Sweep, runs: Sequence[Recorded]) -> Page:
     page.notes = _notes(measured)
     page.pictures = _pictures(table, measured, with_published=not sweep.scale)
     return page
-
-
-def _key(cell: Cell, reference: bool) -> str:
-    return f"{cell.row}\n{cell.column}\n{reference}"
-
-
-def _measure(table: Table, cell: Cell, jobs: dict[str, list[Job]], peers: list[Job], matcher: Matcher) -> Measured:
-    printed = published.find(table.name, cell)
-    own = jobs[_key(cell, False)]
-    if own[0].config is None:
-        return Measured(cell, printed, None, None, [], [], own[0].error.right)
-    rounds = protocol_rounds(own[0])
-    found = matcher.find(own, peers)
-    lacking = "; ".join(f"seed {run.seed} {run.why}" for run in found.incomplete)
-    if not found.variants:
-        return Measured(cell, printed, rounds, None, [], [], lacking or "not run")
-    variant, *others = found.variants
-    values = [measures.value(cell.measure, run) for run in variant.runs]
-    if cell.measure.kind == "reduction":
-        references = matcher.find(jobs[_key(cell, True)], peers).variants
-        same = [each for each in references if _of_both(each.deviation) == _of_both(variant.deviation)]
-        if not same:
-            return Measured(cell, printed, rounds, None, [], found.variants, "its reference was not run alike")
-        level = fmean(measures.value(cell.measure, run) for run in same[0].runs)
-        values = [level - value for value in values]
-    if len(variant.runs) < len(own):
-        lacking = "; ".join([f"{len(variant.runs)} of {len(own)} seeds", *filter(None, [lacking])])
-    return Measured(cell, printed, rounds, variant, values, others, lacking)
-
-
-def _of_both(deviation: Deviation) -> list[str]:
-    return [repr(each) for each in deviation]
 
 
 def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
@@ -149,7 +86,7 @@ def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]
         if not _alike(line):
             continue
         values = {_other(table, each.cell): each.mean for each in line}
-        shown = {_other(table, each.cell): _number(each.mean, each.cell) for each in line}
+        shown = {_other(table, each.cell): number(each.mean, each.cell) for each in line}
         chosen = agreement.marks(values, shown, line[0].cell.measure.higher_is_better)
         found |= {(each.cell.row, each.cell.column): chosen.get(_other(table, each.cell), "") for each in line}
     return found
@@ -179,27 +116,17 @@ def _shared(each: Measured) -> str:
 
 
 def _entry(each: Measured, mark: str) -> Entry:
-    printed = _number(each.printed.number, each.cell)
+    printed = number(each.printed.number, each.cell)
     if each.printed.std is not None:
         printed += f" ± {each.printed.std:g}"
     if not each.values:
         return Entry(NOTHING, f"({printed})", missing=True)
-    main = _number(each.mean, each.cell)
+    main = number(each.mean, each.cell)
     if not math.isnan(each.std):
-        main += f" ± {_number(each.std, each.cell)}"
-    gap = f", {each.difference:+.{_digits(each.cell)}f}" if not math.isnan(each.difference) else ""
+        main += f" ± {number(each.std, each.cell)}"
+    gap = f", {each.difference:+.{digits(each.cell)}f}" if not math.isnan(each.difference) else ""
     flags = ("*" if each.variant.said() else "") + ("†" if each.variant.diverged else "")
     return Entry(main + flags, f"({printed}{gap})", mark)
-
-
-def _digits(cell: Cell) -> int:
-    return 2 if cell.measure.is_accuracy else 0 if cell.measure.kind == "rounds_to" else 4
-
-
-def _number(value: float, cell: Cell) -> str:
-    if math.isinf(value):
-        return "not reached"
-    return NOTHING if math.isnan(value) else f"{value:.{_digits(cell)}f}"
 
 
 def _rounds(cells: list[Measured]) -> str:
