@@ -205,5 +205,5 @@ def data_used(dataset: Mapping[str, Any]) -> str:
 def readable(config: DictConfig) -> str:
     """What a run is, for people: data set, partition, algorithm, seed."""
     names = [str(config[group].get("name", "own")) for group in ("partition", "model", "algorithm")]
-    parts = [data_used(config.dataset), *names]
-    return re.sub(r"[^\w.=+-]+", "_", "-".join([*parts, f"seed{config.seed}"]))
+    parts = [data_used(config.dataset), *names, f"seed{config.seed}"]
+    return "-".join(re.sub(r"[^\w.=+-]+", "_", part).strip("_") for part in parts)
