@@ -77,7 +77,7 @@ def test_runs_say_what_they_are_a_part_of(whole):
     assert "name: quick" in config
 
 
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
 def test_other_launchers_give_the_same_results(whole, tmp_path, launcher):
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
     few = ['table.select="cifar10 dir0.1 (fedavg|fedcat)$"', f"hydra/launcher={launcher}"]
