@@ -20,6 +20,7 @@ def picture(label_counts: Tensor) -> Figure:
     count = label_counts[client, label].double()
     axes.scatter(client, label, s=(count / count.max() * 120).numpy(), alpha=0.8, edgecolors="none")
     axes.set(xlabel="client", ylabel="class", title=f"{int(label_counts.sum())} examples")
-    axes.set_xlim(-1, clients)
-    axes.set_ylim(-1, classes)
+    axes.set_xlim(-0.7, clients - 0.3)
+    axes.set_ylim(-0.7, classes - 0.3)  # no tick for a class that is not there
+    axes.locator_params(integer=True)
     return figure

@@ -76,7 +76,7 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
             Entry(row), Entry(f"{len(done)} of {len(there)}"), Entry(f"{_range(seeds)} / {len(table.seeds)}"),
             Entry(_rounds(there)), Entry(_data(there) or NOTHING),
         ])  # fmt: skip
-    return Sheet("What was run", ["", "cells", "seeds / asked", "rounds run / published", "data used"], rows)
+    return Sheet("What was run", ["", "cells", "seeds / asked", "rounds run / in the protocol", "data used"], rows)
 
 
 def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
@@ -130,7 +130,7 @@ def _entry(each: Measured, mark: str) -> Entry:
 
 
 def _rounds(cells: list[Measured]) -> str:
-    """Rounds run / published, a range where the cells differ."""
+    """Rounds run / in the protocol (which not every paper gives: conf/paper/), a range where the cells differ."""
     run = sorted({each.variant.rounds for each in cells if each.variant})
     asked = sorted({each.rounds_of_protocol for each in cells if each.rounds_of_protocol})
     return f"{_range(run)} / {_range(asked)}"
