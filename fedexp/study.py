@@ -1,4 +1,4 @@
-"""How much encoders know of labels and of inputs (FedConcat, appendix C: tables 6 and 7, figure 5).
+"""How much encoders know of labels and of inputs (FedConcat, appendix C: tables 6 and 7, figures 5 and 6).
 
     python -m fedexp.study                                   # Fashion-MNIST, #C = 2, seed 1, 50 local epochs
     python -m fedexp.study dataset=cifar10 local.epochs=20   # any composed config
@@ -6,7 +6,8 @@
 The first two clients each train the model by themselves. Their encoders are then frozen, and on top of one of
 them, of their average or of both side by side a linear classifier and a decoder are trained with the same local
 settings: the smaller their losses on those data, the more the features say about labels and inputs. Left in the
-folder of the config's run: information.csv and information_features.png.
+folder of the config's run: information.csv; information_features.png (figure 5), the features of each encoder in two
+dimensions; fedavg_features.png (figure 6), those of FedAvg's encoder after a few rounds of the two clients.
 
 The decoder is not described in the paper; here it is one hidden layer of 256 and a sigmoid, its loss the mean
 squared error over pixels in [0, 1].
@@ -30,14 +31,15 @@ from fedexp.engine import Batch, Engine, Sent
 from fedexp.engine.client import OneClient
 from fedexp.main import composed, one_line_errors
 from fedexp.models import Classifier, Model
-from fedexp.randomness import key
+from fedexp.randomness import generator, key
 from fedexp.record.folder import RunFolder
 from fedexp.tree import Params, Stack
 from fedexp.world import World
 
 SETTING = {"paper": "fedconcat", "dataset": "fmnist", "partition": "classes2", "seed": "1", "local.epochs": "50"}
 HIDDEN = 256  # width of the decoder
-SHOWN = 500  # examples in the picture
+SHOWN = 500  # examples in a picture
+FEDAVG_EPOCHS, FEDAVG_ROUNDS = 10, (1, 3, 5)  # figure 6; no more epochs than `local.epochs`
 
 
 @dataclass
@@ -73,7 +75,8 @@ def study(config: DictConfig) -> pd.DataFrame:
         folder.write_config()
         folder.write_exhibit("information", table.set_index("table"))
         print(table.to_string(index=False, float_format="%.4f"), folder.path, sep="\n", flush=True)
-        folder.write_exhibit("information_features", _picture(engine, cases[4:]))
+        folder.write_exhibit("information_features", _picture(engine, {case[2]: case[3] for case in cases[4:]}))
+        folder.write_exhibit("fedavg_features", _picture(engine, fedavg_encoders(engine)))
     engine.close()
     return table
 
@@ -121,11 +124,23 @@ def _features(engine: Engine, frozen: Stack, rows: Tensor) -> Tensor:
         return torch.cat([concatenate(engine.model, frozen, engine.world.prepare(part)) for part in rows.split(1000)])
 
 
-def _picture(engine: Engine, cases: list[tuple]) -> Figure:
+def fedavg_encoders(engine: Engine) -> dict[str, Stack]:
+    """FedAvg's encoder [1, ...] after each of FEDAVG_ROUNDS, both clients taking part in every round."""
+    local = replace(engine.local, epochs=min(FEDAVG_EPOCHS, engine.local.epochs))
+    sibling, rule = engine.sibling(engine.model, engine.world, local), FedAvg(2, local)
+    state, found = rule.init(engine.world, engine.model, engine.model.params()), {}
+    while state["round"] < max(FEDAVG_ROUNDS):
+        state = rule.round(state, engine.world, sibling, generator(engine.seed, "round", state["round"]))
+        if state["round"] in FEDAVG_ROUNDS:
+            found[f"FedAvg, round {state['round']}"] = tree.spread(encoders(state["params"]), 1)
+    return found
+
+
+def _picture(engine: Engine, shown: dict[str, Stack]) -> Figure:
     """t-SNE of each encoder's features of examples of both clients, evenly picked."""
     world = engine.world
     rows = world.rows[torch.linspace(0, len(world.rows) - 1, min(SHOWN, len(world.rows))).long()]
-    named = {name: _features(engine, frozen, rows).cpu() for _, _, name, frozen, _ in cases}
+    named = {name: _features(engine, frozen, rows).cpu() for name, frozen in shown.items()}
     return pictures.features(named, world.y[rows].cpu(), engine.seed)
 
 

@@ -6,10 +6,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from worlds import make_engine, make_model, make_world
 
+from fedexp import tree
+from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedconcat import encoders
-from fedexp.engine import Local
+from fedexp.engine import Local, Sent
 from fedexp.main import CONF
-from fedexp.study import losses, study
+from fedexp.study import fedavg_encoders, losses, study
 
 
 def test_features_that_hold_the_label_have_the_smaller_loss():
@@ -41,3 +43,19 @@ def test_it_leaves_both_tables(tmp_path):
     assert (found["classification_loss"] > 0).all()
     assert found["reconstruction_loss"].between(0, 0.5).all()
     assert (table.parent / "information_features.png").exists()
+    assert (table.parent / "fedavg_features.png").exists()
+
+
+def test_fedavg_encoders_are_those_of_its_rounds():
+    """The first is the mean of what both clients make of the start; later ones go on from it."""
+    world = make_world([40, 20])
+    model = make_model("cnn", world)
+    engine = make_engine(model, world, Local(epochs=2, batch_size=10, lr=0.1))
+    found = fedavg_encoders(engine)
+    assert list(found) == ["FedAvg, round 1", "FedAvg, round 3", "FedAvg, round 5"]
+    trained = engine.train(
+        FedAvg(2, engine.local), {"round": 0}, torch.tensor([0, 1]), Sent(tree.spread(model.params(), 2))
+    )
+    for name, leaf in encoders(tree.mean(trained.params, torch.tensor([40, 20]))).items():
+        torch.testing.assert_close(found["FedAvg, round 1"][name][0], leaf)
+        assert not torch.equal(found["FedAvg, round 3"][name], found["FedAvg, round 1"][name])
