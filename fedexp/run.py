@@ -123,6 +123,7 @@ class Run:
             self.examples += examples_trained(exchanges, config.local.batch_size)
             due = state["round"] % config.evaluate_every == 0 or state["round"] == config.rounds
             row = self._measure(state, exchanges, up, down) if due else None
+            del exchanges  # a cohort's models: not kept beside the next round's
             self.seconds += time.monotonic() - began
             if row is not None:
                 self._record(row)

@@ -62,6 +62,11 @@ def stack(models: list[Tree]) -> Tree:
     return apply(lambda *rows: torch.stack(rows), *models)
 
 
+def join(stacks: list[Stack]) -> Stack:
+    """Stacks one after another as one; a single one is returned as it is, not copied."""
+    return stacks[0] if len(stacks) == 1 else apply(lambda *parts: torch.cat(parts), *stacks)
+
+
 def length(stack: Tree) -> int:
     """Length of the leading axis: how many models a stack holds."""
     return len(next(leaf for _, leaf in leaves(stack)))

@@ -27,5 +27,7 @@ def test_put_writes_rows_in_place():
 def test_sizes_and_norms():
     models = tree.spread({"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}, 2)
     assert tree.size_in_bytes(models) == 2 * 3 * 4
+    assert tree.join([models]) is models
+    assert tree.length(tree.join([models, models])) == 4
     assert tree.row_norms(models).tolist() == [5.0, 5.0]
     assert float(tree.squared_distance({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([0.0, 4.0])})) == 5.0

@@ -153,4 +153,4 @@ class Engine:
                 continue
             done += len(ids[rows])
         stacks, losses = zip(*parts)
-        return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}, torch.cat(losses)
+        return tree.join(list(stacks)), torch.cat(losses)

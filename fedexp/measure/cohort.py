@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fedexp import tree
 from fedexp.engine import Exchange
 from fedexp.measure.divergence import layer_divergence, weight_divergence
 from fedexp.measure.skew import mean_emd
@@ -21,7 +22,7 @@ def cohort_measures(
     trained = [each for each in exchanges if each.trained is not None and each.trained.params]
     ids = torch.cat([each.ids for each in trained])
     names = [name for name in trained[0].trained.params if name in set(weights)]
-    models = {name: torch.cat([each.trained.params[name] for each in trained]) for name in names}
+    models = tree.join([{name: each.trained.params[name] for name in names} for each in trained])
     centres = centre(ids)
     divergence = weight_divergence(models, centres)
     row = {

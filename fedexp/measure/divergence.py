@@ -8,8 +8,8 @@ from fedexp.tree import Stack, row_norms
 
 def weight_divergence(models: Stack, centres: Stack) -> Tensor:
     """Relative distance of each of K models from its centre, over all weights: [K]."""
-    gaps = {name: models[name] - centres[name] for name in models}
-    return row_norms(gaps) / row_norms({name: centres[name] for name in models})
+    gaps = [row_norms({name: models[name] - centres[name]}) for name in models]  # never all of K models beside them
+    return torch.stack(gaps).norm(dim=0) / row_norms({name: centres[name] for name in models})
 
 
 def layer_divergence(models: Stack, centres: Stack) -> dict[str, Tensor]:
