@@ -58,7 +58,7 @@ class Display:
 
     def summary(self, title: str, result: dict[str, Any]) -> None:
         """The closing table."""
-        table = Table(title=title, show_header=False, title_justify="left")
+        table = Table(show_header=False)
         percent = {"final_accuracy", "best_accuracy"}
         for name in ("status", "rounds", "final_accuracy", "best_accuracy", "best_round", "rounds_to",
                      "bytes_up", "bytes_down", "emd", "seconds", "samples_per_second"):  # fmt: skip
@@ -72,4 +72,5 @@ class Display:
             elif isinstance(value, float):
                 value = f"{value:,.3f}" if value < 100 else f"{value:,.0f}"
             table.add_row(name.replace("_", " "), str(value))
+        self.say(title)  # not the table's title, which would break a long name
         self.console.print(table)
