@@ -13,6 +13,7 @@ Left open by the paper: gamma, the kernel, the rise of epsilon and the closure o
 published code's. Rescaled similarities below 0 count as 0 (that code takes their absolute value).
 """
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,10 @@ class Cadis(FedAvg):
         require(0 <= self.epsilon <= 1, "algorithm.epsilon", self.epsilon, "must be in [0, 1]")
         require(self.epsilon_growth >= 1, "algorithm.epsilon_growth", self.epsilon_growth, "must be at least 1")
         largest = self.epsilon_largest
-        require(0 <= largest <= 1, "algorithm.epsilon_largest", largest, "must be in [0, 1]")
+        require(
+            self.epsilon <= largest <= 1, "algorithm.epsilon_largest", largest,
+            f"must be from algorithm.epsilon={self.epsilon} to 1",
+        )  # fmt: skip
         require(self.gamma >= 0, "algorithm.gamma", self.gamma, "must be at least 0")
         require(self.distillation >= 0, "algorithm.distillation", self.distillation, "must be at least 0")
 
@@ -126,14 +130,16 @@ class Cadis(FedAvg):
         voices = torch.zeros_like(meetings)
         blur = (1 - similarity.square()).clamp_min(0).sqrt()
         for p in range(len(similarity)):
-            says = torch.outer(similarity[p], similarity[p])
-            deviation = torch.outer(blur[p], blur[p]) / 3
-            heard = ~known & torch.outer(known[p], known[p]) & (deviation < self.gamma)
+            met = known[p].nonzero().squeeze(1)  # few, as long as most pairs never met
+            pairs = met[:, None], met
+            says = torch.outer(similarity[p, met], similarity[p, met])
+            deviation = torch.outer(blur[p, met], blur[p, met]) / 3
+            heard = ~known[pairs] & (deviation < self.gamma)
             if self.transitive == "mean":
                 heard &= says > epsilon
-            total += says * heard
-            variance += deviation.square() * heard
-            voices += heard
+            total[pairs] += says * heard
+            variance[pairs] += deviation.square() * heard
+            voices[pairs] += heard
         found, count = voices > 0, voices.clamp_min(1)
         estimate = total / count
         if self.transitive == "draw":
@@ -143,12 +149,13 @@ class Cadis(FedAvg):
 
     def threshold(self, round: int) -> float:
         """Epsilon of a round: growth^t after round t compounds to growth^(t (t - 1) / 2)."""
-        return min(self.epsilon * self.epsilon_growth ** (round * (round - 1) / 2), self.epsilon_largest)
+        grown = math.log(self.epsilon_growth) * round * (round - 1) / 2
+        return min(self.epsilon * math.exp(min(grown, 700.0)), self.epsilon_largest)  # no float beyond e^709
 
     def cluster(self, state: State, ids: Tensor, sizes: Tensor) -> tuple[int, Tensor]:
         """The number of clusters among the participants, and their weights n_i / M_i [K] (not normalised)."""
         similar = (quotients(state["similarity"], state["meetings"]) >= self.threshold(state["round"])).double()
-        together = (similar.T @ similar > 0)[ids]
+        together = similar[:, ids].T @ similar > 0
         clusters, _ = connected_components(together[:, ids].numpy(), directed=False)
         members = (together[:, ids] if self.cluster_size == "participants" else together).sum(1).double()
         return int(clusters), (sizes.double() if self.weights == "examples" else 1.0) / members

@@ -4,13 +4,16 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from worlds import assert_mechanisms_agree, assert_resumes, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.cadis import Cadis, distil, label_similarity, quotients
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Local, Sent, Trained
+from fedexp.engine import Batch, Local, Sent, Trained
+from fedexp.engine.client import OneClient
 from fedexp.errors import ConfigError
 from fedexp.measure.communication import traffic
+from fedexp.models.layers import training
 from fedexp.randomness import generator
 
 LOCAL = Local(epochs=1, batch_size=8, lr=0.1)
@@ -110,6 +113,17 @@ def test_epsilon_rises_and_stays_at_its_largest():
         epsilon = min(epsilon * 1.0005**round, 0.985)
     assert algorithm.threshold(19) < 0.985 == algorithm.threshold(20)
     assert Cadis(2, LOCAL).threshold(6) < 0.985 == Cadis(2, LOCAL).threshold(7)
+    assert Cadis(2, LOCAL, epsilon_growth=2.0).threshold(10**6) == 0.985
+    assert Cadis(2, LOCAL, epsilon=0).threshold(10**6) == 0
+
+
+def test_a_round_clusters_with_the_epsilon_of_that_round():
+    """Epsilon is 0.9, 0.9, 0.99 in the first three; clients 0 and 1 have Q = 0.94."""
+    algorithm = Cadis(2, LOCAL, epsilon=0.9, epsilon_growth=1.1, epsilon_largest=1.0)
+    known = met(3, {(0, 1): 0.94, (0, 2): 1e-12})  # the least similarity is next to 0: Q is the similarity
+    for round, clusters in enumerate([1, 1, 2]):
+        found, _ = algorithm.cluster({**known, "round": round}, torch.tensor([0, 1]), torch.ones(2))
+        assert found == clusters
 
 
 def test_weights_of_two_known_clusters_are_the_closed_form():
@@ -187,6 +201,26 @@ def test_distillation_of_three_examples_by_hand():
     rows_p, rows_q = [(0, -1), (0, 0), (-1, 0)], [(1, 0), (1, 0), (0, 0)]
     cosine = kl(rows_p, rows_q, lambda c: (c + 1) / 2 + 1e-7) / 6
     assert float(distil("cosine", teacher, student, weight)) == pytest.approx(cosine, rel=1e-4)
+
+
+def test_loss_by_hand():
+    """Cross-entropy, and lambda times the distillation from what was sent, which evaluates, to what trains."""
+    world = make_world()
+    model = make_model("norm", world)
+    algorithm = Cadis(2, LOCAL, distillation=0.3)
+    start = model.params()
+    params = {name: value + 0.1 * torch.rand_like(value) for name, value in start.items()}
+    rows, key = world.of(1)[:8], torch.tensor(99)
+    batch = Batch(world.prepare(rows), world.y[rows], torch.ones(8, dtype=torch.float64), key)
+    with training(None, key):
+        loss = algorithm.loss(model, params, batch, OneClient(start, {}, {}))
+    with training(None, key):
+        student = model.encode(params, batch.x)
+    teacher = model.encode(start, batch.x, training=False)
+    assert not torch.allclose(teacher, student)
+    expected = F.cross_entropy(model.head(params, student), batch.y)
+    expected = expected + 0.3 * distil("centred", teacher, student, batch.weight)
+    assert float(loss) == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
