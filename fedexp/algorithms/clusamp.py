@@ -61,7 +61,10 @@ class CluSamp(FedAvg):
         Ward's tree is cut by the examples below a node instead of by its height.
         """
         n = len(sizes)
-        links = linkage(pdist(distances), "ward")  # distances between rows, not the matrix itself
+        if n == 1:
+            return [torch.zeros(1, dtype=torch.int64)]
+        # Distances between rows, not the matrix itself; after a divergence, which the next evaluation ends, finite.
+        links = linkage(pdist(np.nan_to_num(distances)), "ward")
         mass = [*sizes.tolist()]
         for left, right, *_ in links:
             mass.append(mass[int(left)] + mass[int(right)])

@@ -45,6 +45,10 @@ def test_groups_hold_at_most_a_kth_of_the_examples():
     assert masses == sorted(masses) and sum(masses) == 100
 
 
+def test_a_single_client_is_a_group():
+    assert [group.tolist() for group in CluSamp(1, LOCAL).cluster(np.zeros((1, 1)), np.array([7]))] == [[0]]
+
+
 def test_distributions_by_hand():
     """K = 2 of n = 100: {2} (30) and {3, 4, 5} (40) found the two; {0, 1} fills 40 of the first, 20 of the second."""
     groups = [torch.tensor([1]), torch.tensor([0]), torch.tensor([2]), torch.tensor([3, 4, 5])]
