@@ -20,14 +20,14 @@ from fedexp.randomness import numpy_generator
 CLASSES = [*string.digits, *string.ascii_uppercase, *string.ascii_lowercase]
 
 _PLACE = (
-    "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.05 -k 100 -t sample and pass dataset.root=FOLDER with its "
+    "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.1 -k 100 -t sample and pass dataset.root=FOLDER with its "
     "train/ and test/"
 )
 
 
 def femnist(
     root: str, transform: Transform, writers: int | None = 180, more_than: int = 100, selection_seed: int = 0,
-    download: bool = True, source: str = "flwrlabs/femnist", test_fraction: float = 0.1,
+    download: bool = True, repository: str = "flwrlabs/femnist", test_fraction: float = 0.1,
 ) -> Dataset:  # fmt: skip
     """`writers` (null: all) of those with more than `more_than` examples, train and test together.
 
@@ -39,7 +39,7 @@ def femnist(
         parts = _from_leaf(base, writers, more_than, selection_seed)
     else:
         require(download, "dataset.root", root, f"has no train/ and test/ of LEAF; {_PLACE}, or dataset.download=true")
-        parts = _from_hub(source, root, writers, more_than, selection_seed, test_fraction)
+        parts = _from_hub(repository, root, writers, more_than, selection_seed, test_fraction)
     (train_x, train_y, owners), (test_x, test_y, _) = parts
     require(len(test_y) > 0, "dataset.root", root, "the chosen writers have no test examples; split LEAF by sample")
     return Dataset("femnist", train_x, train_y, test_x, test_y, len(CLASSES), transform, owners, CLASSES)
@@ -89,7 +89,7 @@ def _read(folder: Path) -> dict[str, dict[str, list]]:
 
 
 def _from_hub(
-    source: str, root: str, writers: int | None, more_than: int, seed: int, test_fraction: float
+    repository: str, root: str, writers: int | None, more_than: int, seed: int, test_fraction: float
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """The same through the library `datasets` (columns image, writer_id, character)."""
     try:
@@ -100,9 +100,11 @@ def _from_hub(
         ) from error
     require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be between 0 and 1")
     try:
-        every = datasets.load_dataset(source, split="train", cache_dir=str(Path(root).expanduser() / ".huggingface"))
+        cache = str(Path(root).expanduser() / ".huggingface")
+        every = datasets.load_dataset(repository, split="train", cache_dir=cache)
     except Exception as error:  # the library raises many kinds: no network, no such repository, torn files
-        raise ConfigError("dataset.source", source, f"could not be downloaded ({error}); or {_PLACE}") from error
+        reason = f"could not be downloaded ({error}); or {_PLACE}"
+        raise ConfigError("dataset.repository", repository, reason) from error
     names = np.array(every["writer_id"])
     chosen = choose(dict(zip(*np.unique(names, return_counts=True))), writers, more_than, seed)
     rows: list[list[int]] = [[], []]

@@ -103,7 +103,7 @@ def test_reads_what_the_download_library_gives(tmp_path):
     )  # fmt: skip
     (tmp_path / "hub").mkdir()
     datasets.Dataset.from_dict(columns, features).to_parquet(str(tmp_path / "hub" / "train-00000-of-00001.parquet"))
-    data = femnist(str(tmp_path), Transform(), 2, 8, source=str(tmp_path / "hub"), test_fraction=0.25)
+    data = femnist(str(tmp_path), Transform(), 2, 8, repository=str(tmp_path / "hub"), test_fraction=0.25)
     assert torch.bincount(data.owners).tolist() == [9, 7] and len(data.test_y) == 3 + 2
     seen = torch.cat([data.train_x[:, 0, 0, 0], data.test_x[:, 0, 0, 0]]).sort().values.tolist()
     wanted = [int(x[0, 0]) for name, x, _ in rows if TRAIN[name] > 8]
