@@ -98,12 +98,17 @@ def _draw(
         if (needed <= there).all():
             return _deal(dataset, held, each, random)
     short = int(np.argmax(needed - there))
-    owners = sum(short in own for own in held)
-    most = there[short] // owners * len(held[0])
+    owners = [own for own in held if short in own]
+    most = there[short] // len(owners) * len(owners[0])
+    ways = ["fewer clients"]
+    if mean <= most and smallest <= most:
+        ways.append(f"a partition.deviation below {deviation}")
+    elif most >= 1:
+        ways.append(f"a mean of at most {most}" + (", partition.smallest too" if smallest > most else ""))
     raise ConfigError(
         "partition.mean", mean,
-        f"class {short} has {there[short]} examples for {owners} clients that need {needed[short]}; use fewer "
-        f"clients or a mean of at most {most}",
+        f"class {short} has {there[short]} examples for {len(owners)} clients that need {needed[short]}; "
+        f"use {' or '.join(ways)}",
     )  # fmt: skip
 
 

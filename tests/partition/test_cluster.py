@@ -65,6 +65,14 @@ def test_sizes_are_drawn_again_until_they_fit():
 def test_impossible_sizes_are_an_error_that_names_the_possible_ones():
     with pytest.raises(ConfigError, match=r"partition.mean=290: class 0 has 500 .* mean of at most 32"):
         multi_cluster(like([500] * 10), 100, 0, **{**MC, "deviation": 0})
+    with pytest.raises(ConfigError, match=r"mean of at most 32, partition.smallest too"):
+        multi_cluster(like([500] * 10), 100, 0, **{**MC, "deviation": 0})
+    possible = {**MC, "mean": 32, "smallest": 32}
+    with pytest.raises(ConfigError, match=r"use fewer clients or a partition.deviation below 86"):
+        multi_cluster(like([500] * 10), 100, 0, **possible)
+    assert len(multi_cluster(like([500] * 10), 100, 0, **{**possible, "deviation": 0})) == 100, "as the errors say"
+    with pytest.raises(ConfigError, match=r"need \d+; use fewer clients$"):
+        multi_cluster(like([9000] * 9 + [3]), 100, 0, **MC)
     with pytest.raises(ConfigError, match=r"clients=4"):
         multi_cluster(like(MNIST), 4, 0, **MC)
     with pytest.raises(ConfigError, match=r"partition.ratios"):
