@@ -113,6 +113,7 @@ class Run:
             try:
                 self.reference.follow(round + 1)
                 began = time.monotonic()
+                before = state if config.evaluate_clients == "participants" else None
                 state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
             except Interrupted:
                 self._save(state)
@@ -122,8 +123,8 @@ class Run:
             self.bytes = [self.bytes[0] + up, self.bytes[1] + down]
             self.examples += examples_trained(exchanges, config.local.batch_size)
             due = state["round"] % config.evaluate_every == 0 or state["round"] == config.rounds
-            row = self._measure(state, exchanges, up, down) if due else None
-            del exchanges  # a cohort's models: not kept beside the next round's
+            row = self._measure(before or state, state, exchanges, up, down) if due else None
+            del exchanges, before  # a cohort's models: not kept beside the next round's
             self.seconds += time.monotonic() - began
             if row is not None:
                 self._record(row)
@@ -140,8 +141,8 @@ class Run:
                     patience = max(config.checkpoint_seconds, 20 * (saved - before))
         return state, "finished"
 
-    def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
-        """A row of metrics.csv; the only place where numbers leave the device."""
+    def _measure(self, before: State, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
+        """A row of metrics.csv; the only place where numbers leave the device. `before`: the round's start."""
         score, loss = accuracy.test(*self.algorithm.examined(state, self.engine))
         row: dict[str, Any] = {
             "round": state["round"],
@@ -160,10 +161,10 @@ class Run:
         }  # fmt: skip
         cohort |= self.reference.divergence(state["params"], state["round"])
         row["test_accuracy_last10"] = accuracy.last_rounds([*self.rows, row])
-        return row | cohort | self._measure_clients(state, exchanges) | self.algorithm.observe(state, self.engine)
+        return row | cohort | self._measure_clients(before, exchanges) | self.algorithm.observe(state, self.engine)
 
     def _measure_clients(self, state: State, exchanges: list[Exchange]) -> dict[str, float]:
-        """The evaluated model on the data of those who trained in this round, or of all clients."""
+        """The model on all clients' data; or, as it was before this round, on its participants' (CADIS, figure 8b)."""
         if self.config.evaluate_clients == "none":
             return {}
         ids = torch.arange(self.world.clients)

@@ -50,6 +50,7 @@ def test_cadis_s_run_level_keys():
     local = config.local
     assert (local.epochs, local.batch_size, local.lr, local.momentum, local.drop_last) == (5, 8, 0.001, 0, False)
     assert config.partition.name == "mc" and list(config.targets) == [0.8, 0.9]
+    assert (config.evaluate_clients, config.exhibit_every) == ("participants", 50)
     assert composed("paper=cadis", "dataset=cifar10").rounds == 1000
     assert composed("paper=cadis", "dataset=mnist", "algorithm=cadis").local.drop_last
 
@@ -68,6 +69,28 @@ def test_cadis_s_run_level_keys():
 def test_constants_by_data_set(paper, dataset, algorithm, key, value):
     config = composed(f"paper={paper}", f"dataset={dataset}", f"algorithm={algorithm}")
     assert config.algorithm[key] == value
+
+
+@pytest.mark.parametrize(
+    "option, expected",
+    [
+        ("mc", {"ratios": [3, 3, 2, 1, 1], "mean": 290, "deviation": 86, "smallest": 86, "largest": 498}),
+        ("bc", {"share": 0.6, "mean": 192, "deviation": 0, "labels_per_client": None}),
+        ("uc", {"share": 0.6, "mean": 190.5, "deviation": 16.4, "labels_per_client": None}),
+        ("pa", {"labels_per_client": 2, "log_mean": 4.66, "log_deviation": 1.63}),
+    ],
+)
+def test_cluster_skew_has_the_sizes_of_the_published_files(option, expected):
+    own = composed("paper=cadis", "dataset=mnist", f"partition={option}").partition
+    assert {key: own[key] for key in expected} == expected
+    assert composed("dataset=cifar10", "partition=pa").partition.log_mean == 3.95
+
+
+def test_constants_that_cadis_leaves_to_its_code():
+    own = composed("paper=cadis", "dataset=mnist", "algorithm=cadis").algorithm
+    code = {"epsilon_growth": 1.0005, "epsilon_largest": 0.985, "gamma": 0.0067, "kernel": "centred"}
+    paper = {"transitive": "draw", "cluster_size": "participants", "weights": "examples", "distillation": 1.0}
+    assert {key: own[key] for key in code | paper} == code | paper
 
 
 def test_normalisation_by_data_set():

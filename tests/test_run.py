@@ -199,6 +199,26 @@ def test_divergence_ends_the_run_and_keeps_what_was_measured(monkeypatch, tmp_pa
     json.loads((only_folder(tmp_path) / "result.json").read_text(), parse_constant=lambda name: pytest.fail(name))
 
 
+def test_clustered_sampling_survives_until_a_divergence_is_seen(monkeypatch, tmp_path):
+    words = ["algorithm=clusamp", "partition=iid", "local.lr=1e18", "local.momentum=0", "evaluate_every=3"]
+    assert run(monkeypatch, tmp_path, *words) == 0
+    assert (result(tmp_path)["status"], result(tmp_path)["rounds"]) == ("diverged", 3)
+
+
+def test_participants_judge_the_model_that_they_receive(monkeypatch, tmp_path):
+    """With everyone taking part, what is received in a round is what all judge after the round before."""
+    rows = {}
+    for whose in ("all", "participants"):
+        words = ["clients=8", "clients_per_round=8", "rounds=3", f"evaluate_clients={whose}"]
+        assert run(monkeypatch, tmp_path / whose, *words) == 0
+        rows[whose] = metrics(tmp_path / whose)[["client_accuracy_mean", "client_accuracy_variance"]].to_numpy()
+    assert rows["participants"][1:].tolist() == rows["all"][:-1].tolist()
+    assert rows["all"][:, 1].min() > 0
+    words = ["clients=8", "clients_per_round=1", "rounds=3", "evaluate_clients=participants"]
+    assert run(monkeypatch, tmp_path / "one", *words) == 0
+    assert metrics(tmp_path / "one")["client_accuracy_variance"].tolist() == [0, 0, 0]
+
+
 def test_a_full_disk_does_not_end_or_spoil_a_run(monkeypatch, tmp_path, capfd):
     """metrics.csv cannot be written in the middle: said, and made good by the next round."""
     import fedexp.record.folder as folder_module
