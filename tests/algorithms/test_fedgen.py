@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from worlds import assert_mechanisms_agree, assert_resumes, gap, make_engine, make_model, make_world, play
 
+from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedgen import FedGen
 from fedexp.engine import Batch, Local
@@ -14,6 +15,7 @@ from fedexp.engine.client import OneClient
 from fedexp.errors import ConfigError
 from fedexp.measure.communication import traffic
 from fedexp.models import Model
+from fedexp.models.layers import training
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.simple import simple_cnn
 from fedexp.models.tf_tutorial import tf_cnn
@@ -139,6 +141,39 @@ def test_generator_learns_what_the_heads_know():
     hits = (model.head(state["params"], features).argmax(1) == y).double().mean()
     assert hits > 0.9
     assert state["generator_steps"] == 240
+
+
+def test_the_server_s_steps_are_adam_s_with_persistent_moments_and_a_falling_rate():
+    """Two rounds of two steps beside PyTorch's Adam on the same losses; the batch's statistics are kept."""
+    algorithm = make(server_steps=2, server_lr=0.01, server_lr_decay=0.5, server_weight_decay=0.3)
+    _, model, _, state = prepared(algorithm, rounds=1)
+    maker = algorithm._maker(model)
+    heads = {"head.weight": torch.randn(2, 4, 36, generator=torch.Generator().manual_seed(2), dtype=torch.float64)}
+    heads["head.bias"] = torch.zeros(2, 4, dtype=torch.float64)
+    counts = torch.tensor([[3, 2, 4, 0], [1, 5, 7, 0]], dtype=torch.int32)
+    losses = []
+    loss = algorithm.teaching_loss
+    algorithm.teaching_loss = lambda *arguments: losses.append(arguments[5:]) or loss(*arguments)
+    start = {**state, "moments": tree.apply(torch.zeros_like, state["moments"]), "generator_steps": 0}
+    found = start
+    for round in (1, 2):
+        found = {**found, "round": round}
+        found |= algorithm.teach(found, maker, model, heads, counts, generator(round, "t"))
+    algorithm.teaching_loss = loss
+    own = {name: value.clone() for name, value in start["generator"].items()}
+    weights = [own[name].requires_grad_() for name in maker.weights]
+    adam = torch.optim.Adam(weights, weight_decay=0.3)
+    for step, (noise, y) in enumerate(losses):
+        adam.param_groups[0]["lr"] = 0.01 * 0.5 ** (1 + step // 2)
+        with training(None, torch.tensor(0)) as now:
+            value = loss(maker, model, own, heads, counts, noise, y)
+        for weight, slope in zip(weights, torch.autograd.grad(value, weights)):
+            weight.grad = slope
+        adam.step()
+        own.update({name: statistic.detach() for name, statistic in now.statistics.items()})
+    assert len(losses) == found["generator_steps"] == 4
+    for name, value in found["generator"].items():
+        torch.testing.assert_close(value, own[name].detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_only_labels_of_which_someone_has_two_are_asked_for():
