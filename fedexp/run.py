@@ -74,21 +74,24 @@ class Run:
 
     def carry_out(self) -> dict[str, Any]:
         """All rounds; result.json at the end, whatever the end was."""
-        state = self._resume() or self._begin()
         self.tracker.start(self.config, self.folder.path, self.folder.fingerprint)
         self.tracker.picture("partition", self.folder.path / "partition.png")
-        self.display = Display(self.config.rounds, state["round"])
-        status, added = "failed", {}
+        status, added, began = "failed", {}, time.monotonic()
         try:
+            state = self._resume() or self._begin()
+            self.display = Display(self.config.rounds, state["round"])
+            if time.monotonic() - began >= self.config.checkpoint_seconds:
+                self._save(state)  # a long warm-up is not done twice
             with self.display:
-                state, status = self._rounds(state)
+                state, ended = self._rounds(state)
             added = self.algorithm.conclude(state, self.engine)
             self._exhibit(state)
             self._exhibit_confusion(state)
-            self.folder.write_model(state["params"])  # before result.json, which says that all is there
+            self.folder.write_model(state["params"])
+            status = ended  # not before: a finished run has all of its files
         except Interrupted:
             status = "interrupted"
-            raise
+            raise Interrupted(self.stop.signal) from None
         finally:
             self.engine.close()
             self.reference.close()
@@ -117,7 +120,7 @@ class Run:
                 state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
             except Interrupted:
                 self._save(state)
-                raise Interrupted(self.stop.signal) from None
+                raise
             exchanges = self.engine.drain()
             up, down = traffic(exchanges)
             self.bytes = [self.bytes[0] + up, self.bytes[1] + down]

@@ -148,6 +148,46 @@ def test_sigterm_saves_and_exits_with_143(monkeypatch, tmp_path):
     assert same_results(tmp_path / "whole", tmp_path / "ended")
 
 
+WARM_UP = ["algorithm=fedavg_pretrained", "algorithm.pretraining_epochs=150", "model.hidden=64"]
+
+
+def test_sigterm_in_a_warm_up_exits_with_143(monkeypatch, tmp_path):
+    job = start(tmp_path, *WARM_UP)
+    while not list(tmp_path.glob("*/partition.png")):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    job.send_signal(signal.SIGTERM)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode == 143, output
+    assert (result(tmp_path)["status"], result(tmp_path)["rounds"]) == ("interrupted", 0)
+
+
+def test_a_long_warm_up_is_saved_before_the_first_round(monkeypatch, tmp_path, capfd):
+    words = [*WARM_UP, "algorithm.pretraining_epochs=2", "local.epochs=60", "rounds=1", "checkpoint_seconds=0"]
+    job = start(tmp_path / "killed", *words)
+    while not list(tmp_path.glob("killed/*/checkpoint.pt")):
+        time.sleep(0.02)
+    job.kill()
+    job.communicate()
+    assert run(monkeypatch, tmp_path / "killed", *words) == 0
+    assert "going on after round 0" in capfd.readouterr().out
+
+
+def test_a_run_whose_end_failed_is_not_finished(monkeypatch, tmp_path):
+    """The model's file cannot be written: the same command tries again."""
+    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+    folder = only_folder(tmp_path)
+    (folder / "result.json").unlink()
+    (folder / "model.pt").unlink()
+    (folder / "model.pt").mkdir()  # a folder in its place
+    with pytest.raises(OSError):
+        run(monkeypatch, tmp_path, "rounds=1")
+    assert result(tmp_path)["status"] == "failed"
+    (folder / "model.pt").rmdir()
+    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+    assert result(tmp_path)["status"] == "finished"
+
+
 def interrupted_run(monkeypatch, root, *words):
     """A run folder with two checkpoints, made by a run that was killed."""
     job = start(root, "rounds=30", "local.epochs=3", "checkpoint_seconds=0", *words)
