@@ -121,7 +121,8 @@ class Run:
             up, down = traffic(exchanges)
             self.bytes = [self.bytes[0] + up, self.bytes[1] + down]
             self.examples += examples_trained(exchanges, config.local.batch_size)
-            due = state["round"] % config.evaluate_every == 0 or state["round"] == config.rounds
+            last = (config.rounds, self.reference.rounds)
+            due = state["round"] % config.evaluate_every == 0 or state["round"] in last
             row = self._measure(state, exchanges, up, down) if due else None
             del exchanges  # a cohort's models: not kept beside the next round's
             self.seconds += time.monotonic() - began
