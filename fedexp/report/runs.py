@@ -125,11 +125,12 @@ def protocol(trained: Mapping[str, Any], *along: str) -> dict[str, Any]:
     return {key: value for key, value in trained.items() if key not in (*DRAWS, *along)}
 
 
-def distinct(runs: Iterable[Recorded]) -> list[Recorded]:
-    """Each run once, the first of those that differ in nothing but what was measured besides."""
+def distinct(runs: Iterable[Recorded], *apart: str) -> list[Recorded]:
+    """Each run once, the first of those that differ in nothing but what was measured besides, and in `apart`."""
     first: dict[str, Recorded] = {}
     for run in runs:
-        first.setdefault(repr(sorted(run.trained.items())), run)
+        kept = sorted(pair for pair in run.trained.items() if pair[0] not in apart)
+        first.setdefault(repr((run.data, kept)), run)
     return list(first.values())
 
 
