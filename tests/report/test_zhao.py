@@ -235,11 +235,13 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
     for name in ("iid", "shards1"):
         partition = PARTITIONS[name]
         make(tmp_path, partition, 0.5, keys={"_target_": "fedexp.algorithms.fedavg.FedAvg"})
+        make(tmp_path, partition, 0.9, "centralized", keys={"_target_": "fedexp.algorithms.centralized.Centralized"})
         for epochs in (5, 9)[: 1 if name == "iid" else 2]:
             keys = {"_target_": "fedexp.algorithms.fedavg_pretrained.FedAvgPretrained", "pretraining_epochs": epochs}
             make(tmp_path, partition, 0.6, "fedavg_pretrained", keys=keys)
     assert set(lines(zhao.accuracy_over_rounds(zhao.read_runs([tmp_path])))) == {
-        "IID", "non-IID(1)", "pre-trained IID, algorithm.pretraining_epochs=5",
+        "IID", "non-IID(1)", "SGD, partition=iid", "SGD, partition=shards, partition.per_client=1",
+        "pre-trained IID, algorithm.pretraining_epochs=5",
         "pre-trained non-IID(1), algorithm.pretraining_epochs=5",
         "pre-trained non-IID(1), algorithm.pretraining_epochs=9",
     }  # fmt: skip
