@@ -75,7 +75,7 @@ def _table_jobs(compose: Composer, table: Table, others: list[Override]) -> Iter
     """Cells x seeds x what else is swept; keys given on the command line win over the table's."""
     given = {each.key_or_group for each in others}
     first = {} if table.paper is None else {"paper": table.paper}
-    seeds = [{}] if "seed" in given else [{"seed": seed} for seed in table.seeds]
+    seeds = [{}] if table.repeats in given else [{table.repeats: seed} for seed in table.seeds]
     combinations = list(_product(others))
     for cell in table.cells:
         for overrides, reference in ((cell.overrides, False), (cell.reference, True)):

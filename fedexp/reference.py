@@ -22,8 +22,8 @@ from fedexp.world import World
 @dataclass
 class Measures:
     """What is measured besides what every run measures. reference: null, or centralized (this module).
-    reference_rounds: stop it after so many rounds; null: never. The first synchronisation is what the
-    paper's figures need, and costs one round.
+    reference_rounds: stop it after so many rounds, the last of which is evaluated; null: never. The first
+    synchronisation is what the paper's figures need, and costs one round.
     """
 
     reference: str | None = None
@@ -36,6 +36,10 @@ class Measures:
         )
         rounds = self.reference_rounds
         require(rounds is None or rounds >= 1, "measures.reference_rounds", rounds, "must be at least 1, or null")
+        require(
+            rounds is None or self.reference is not None, "measures.reference_rounds", rounds,
+            "there is no reference to stop; add measures.reference=centralized, or leave this null",
+        )  # fmt: skip
 
 
 class Reference:
@@ -47,6 +51,7 @@ class Reference:
     ) -> None:  # fmt: skip
         wanted = rounds if measures.reference_rounds is None else min(rounds, measures.reference_rounds)
         self.rounds = wanted if measures.reference else 0
+        cohort = min(cohort, world.clients)  # centralized training has pooled its clients into one
         mean_size = -(-len(world.rows) // world.clients)
         self.local = replace(local, batch_size=local.batch_size * cohort, steps=local.schedule(mean_size)[1])
         self.rule = Centralized(1, self.local)
@@ -58,10 +63,10 @@ class Reference:
         """Start from the run's own first weights, saying what it costs."""
         if not self.rounds:
             return
-        names = set(self.engine.model.weights)
+        shapes = {name: value.shape for name, value in self.engine.model.params().items()}
         require(
-            names <= set(params), "measures.reference", "centralized",
-            "this algorithm has no single global model to compare with it",
+            all(name in params and params[name].shape == shapes[name] for name in self.engine.model.weights),
+            "measures.reference", "centralized", "this algorithm has no single global model to compare with it",
         )  # fmt: skip
         self.state = self.rule.init(self.world, self.engine.model, params)
         print(

@@ -125,9 +125,9 @@ class Run:
             up, down = traffic(exchanges)
             self.bytes = [self.bytes[0] + up, self.bytes[1] + down]
             self.examples += examples_trained(exchanges, config.local.batch_size)
-            due = state["round"] % config.evaluate_every == 0 or state["round"] == config.rounds
+            last = (config.rounds, self.reference.rounds)
+            due = state["round"] % config.evaluate_every == 0 or state["round"] in last
             row = self._measure(before or state, state, exchanges, up, down) if due else None
-            del exchanges, before  # a cohort's models: not kept beside the next round's
             self.seconds += time.monotonic() - began
             if row is not None:
                 self._record(row)

@@ -174,6 +174,8 @@ _WITHOUT_EFFECT = (
     "table",
     "scale",
 )
+# Keys that say which draw of one protocol a run is: reports put such runs together.
+DRAWS = ("seed", "algorithm.seed", "partition.distribution")
 
 
 def relevant(config: DictConfig) -> dict[str, Any]:

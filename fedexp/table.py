@@ -11,7 +11,8 @@ for their product. Words of their own in such a mapping:
     reference  overrides of the run that a `reduction` is measured against
     where      which line of information.csv is read (measure: information)
 
-In label and published, "{partition.target}" stands for that key's value.
+In label and published, "{partition.target}" stands for that key's value. Each cell is run once for each of
+`seeds`, values of the key that `repeats` names: the seed, or what else draws anew (partition.distribution).
 """
 
 import itertools
@@ -23,6 +24,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.errors import ConfigError, nearest, require
+from fedexp.settings import DRAWS
 
 KINDS = ("final", "best", "last", "rounds_to", "reduction", "information")
 _OWN_WORDS = {"label", "measure", "published", "columns", "reference", "where"}
@@ -112,6 +114,7 @@ class Table:
     cells: list[Cell]
     program: str | None = None  # the module that makes its runs, where a sweep does not
     compare: str = "columns"  # which peers compare: the columns of a row, or the rows of a column
+    repeats: str = "seed"  # the key that takes the values in `seeds`
 
     @classmethod
     def read(cls, node: DictConfig) -> "Table":
@@ -119,7 +122,7 @@ class Table:
         plain = OmegaConf.to_container(node, resolve=True)
         known = {
             "name", "title", "paper", "program", "measure", "seeds", "select", "published", "reference", "compare",
-            "rows", "columns",
+            "rows", "columns", "repeats",
         }  # fmt: skip
         for key in plain:
             require(key in known, f"table.{key}", plain[key], f"no such key; {nearest(key, known)}")
@@ -136,6 +139,8 @@ class Table:
         seeds = seeds if isinstance(seeds, list) else [seeds]
         compare = plain.get("compare", "columns")
         require(compare in ("columns", "rows"), "table.compare", compare, "must be columns or rows")
+        repeats = plain.get("repeats", "seed")
+        require(repeats in DRAWS, "table.repeats", repeats, f"must be one of {', '.join(DRAWS)}")
         return cls(
             plain["name"],
             plain.get("title", plain["name"]),
@@ -144,7 +149,13 @@ class Table:
             cells,
             plain.get("program"),
             compare,
+            repeats,
         )
+
+    @property
+    def repetitions(self) -> str:
+        """What `seeds` are called: seeds, distributions."""
+        return f"{self.repeats.rpartition('.')[2]}s"
 
     @property
     def rows(self) -> list[str]:

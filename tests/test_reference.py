@@ -24,7 +24,7 @@ from fedexp.partition.emd import emd
 from fedexp.randomness import generator
 from fedexp.reference import Measures, Reference
 from fedexp.run import run
-from fedexp.settings import fingerprint
+from fedexp.settings import check, fingerprint, relevant
 from fedexp.world import World
 
 PLAIN = Local(epochs=1, batch_size=20, lr=0.3, momentum=0.0)
@@ -147,6 +147,29 @@ def test_the_run_itself_is_not_changed(tmp_path, capsys):
     assert after[columns].notna().all(axis=1).tolist() == [True, True, False, False]
 
 
+def test_its_last_round_is_evaluated_whatever_evaluate_every_says(tmp_path):
+    run(configured(
+        tmp_path, "rounds=6", "evaluate_every=3", "measures.reference=centralized", "measures.reference_rounds=1"
+    ))  # fmt: skip
+    table = metrics(tmp_path)
+    assert table["round"].tolist() == [1, 3, 6]
+    assert table["reference_divergence"].notna().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("algorithm", ["ifca", "fedconcat"])
+def test_an_algorithm_without_a_single_global_model_is_refused(tmp_path, algorithm):
+    """Their clusters' weights have the model's names, stacked; said before any training."""
+    with pytest.raises(ConfigError, match=r"measures\.reference=centralized: .* no single global model"):
+        run(configured(tmp_path, f"algorithm={algorithm}", "measures.reference=centralized", "rounds=60"))
+    assert not list(tmp_path.glob("*/metrics.csv"))
+
+
+def test_centralized_training_is_its_own_reference(tmp_path):
+    """Its batch is K B already: not multiplied again, so that the distance is zero."""
+    run(configured(tmp_path, "algorithm=centralized", "measures.reference=centralized", "rounds=2"))
+    assert metrics(tmp_path)["reference_divergence"].max() < 1e-6
+
+
 @pytest.mark.parametrize("algorithm", [["fedavg"], ["data_sharing", "algorithm.pretraining_epochs=2"]], ids=str)
 def test_resumed_equals_uninterrupted(tmp_path, algorithm):
     """SIGTERM between two rounds; the same command again goes on with the reference where it was.
@@ -174,8 +197,10 @@ def test_resumed_equals_uninterrupted(tmp_path, algorithm):
 def test_settings(tmp_path):
     """Off, it is no part of a run's name; on, it is; nonsense is refused."""
     plain = configured(tmp_path)
-    assert fingerprint(plain) == fingerprint(configured(tmp_path, "measures.reference_rounds=3"))
+    assert "measures" not in relevant(plain)
     assert fingerprint(plain) != fingerprint(configured(tmp_path, "measures.reference=centralized"))
     for wrong in (Measures("federated"), Measures("centralized", 0)):
         with pytest.raises(ConfigError, match=r"measures\.reference"):
             wrong.check()
+    with pytest.raises(ConfigError, match=r"measures\.reference_rounds=1: there is no reference to stop"):
+        check(configured(tmp_path, "measures.reference_rounds=1"))

@@ -63,6 +63,7 @@ def test_select_keeps_cells_by_name():
         ({"columns": []}, "table.columns"),
         ({"rows": ["mnist"]}, "must be a mapping"),
         ({"compare": "cells"}, "must be columns or rows"),
+        ({"repeats": "local.lr"}, "table.repeats=local.lr: must be one of seed,"),
     ],
 )
 def test_what_cannot_be_a_table_is_said(keys, said):

@@ -5,6 +5,8 @@ import re
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tarfile import TarError
+from tempfile import TemporaryDirectory
 from urllib.error import URLError
 
 import numpy as np
@@ -62,15 +64,33 @@ def _find(root: Path, download: bool) -> Path:
     archive = root / f"{_NAME}.tar.gz"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        if not archive.exists():
+        if archive.exists():
+            require(
+                _sha256(archive) == _SHA256, "dataset.root", root,
+                f"{archive} is not the published archive, or cut short; delete it to download it again, or {by_hand}",
+            )  # fmt: skip
+        else:
             torch.hub.download_url_to_file(_URL, str(archive), hash_prefix=_SHA256)
-        extract_archive(str(archive), str(places[1]))
-    except (RuntimeError, URLError, OSError, EOFError) as error:
+        _unpack(archive, places[1])
+    except (RuntimeError, URLError, OSError, EOFError, TarError) as error:
         raise ConfigError(
-            "dataset.root", root,
-            f"speech_commands is neither there nor could it be downloaded ({error}). {by_hand.capitalize()}",
-        ) from error  # fmt: skip
+            "dataset.root", root, f"speech_commands is neither there nor could it be downloaded ({error}); {by_hand}"
+        ) from error
     return places[1]
+
+
+def _sha256(archive: Path) -> str:
+    with archive.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unpack(archive: Path, place: Path) -> None:
+    """All of it or nothing: a folder cut short would be taken for the data set by the next run."""
+    with TemporaryDirectory(prefix=f".{_NAME}-", dir=place.parent) as beside:
+        whole = Path(beside) / _NAME
+        extract_archive(str(archive), str(whole))
+        if not place.exists():  # another run may have been faster
+            whole.rename(place)
 
 
 def _speaker(file: Path) -> str:

@@ -9,21 +9,24 @@ import pandas as pd
 from fedexp.report.curves import accuracy_curves
 from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
 from fedexp.report.runs import Recorded, differing
+from fedexp.settings import DRAWS
 
 _MOST_CURVES = 20
 
 
 def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
-    """Runs that differ in their seed alone share a line; everything else that differs is shown."""
+    """Draws of one protocol (runs that differ in their seed alone) share a line; what else differs is shown."""
     named = {id(run): _named(run) for run in runs}
-    keys = [key for key in differing(named.values()) if key != "seed"]
+    varying = differing(named.values())
+    keys = [key for key in varying if key not in DRAWS]
+    draws = [key for key in DRAWS if key in varying]
     lines: dict[str, list[Recorded]] = {}
     for run in runs:
         lines.setdefault(repr([named[id(run)].get(key) for key in keys]), []).append(run)
     groups = sorted(lines.values(), key=lambda group: -_mean(group, "final_accuracy"))
     page = Page(name, f"{len(runs)} runs, {len(groups)} settings")
     page.lead = [
-        "Runs that differ in their seed alone share a line: mean ± standard deviation. "
+        f"Runs that differ in {' and '.join(draws) or 'their seed'} alone share a line: mean ± standard deviation. "
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else.")
     ]
     header = ["", *keys, "final accuracy, %", "best, %", "rounds", "MB sent", "seeds", "status"]
@@ -39,7 +42,7 @@ def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
         shown = dict(list(curves.items())[:_MOST_CURVES])
         page.pictures = [Picture(f"accuracy of the first {len(shown)}", "svg", accuracy_curves(shown, {}), "accuracy")]
     page.records = pd.DataFrame([
-        {"run": run.path.name, **{key: named[id(run)].get(key) for key in keys}, "seed": run.seed,
+        {"run": run.path.name, **{key: named[id(run)].get(key) for key in [*keys, *draws]}, "seed": run.seed,
          **{key: value for key, value in run.result.items() if not isinstance(value, dict | list)}}
         for run in runs
     ])  # fmt: skip

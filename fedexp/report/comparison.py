@@ -40,8 +40,8 @@ def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
     done = [each for each in measured if each.values]
     kinds = list(dict.fromkeys(cell.measure.words for cell in table.cells))
     lines = [
-        f"{len(done)} of {len(measured)} cells measured; seeds asked for: {len(table.seeds)}. "
-        f"A cell: measured mean ± standard deviation over seeds (published, difference); {', '.join(kinds)}. "
+        f"{len(done)} of {len(measured)} cells measured; {table.repetitions} asked for: {len(table.seeds)}. A cell: "
+        f"measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
         "Best in bold, second best underlined or in italics."
     ]
     if sweep.scale:
@@ -76,7 +76,8 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
             Entry(row), Entry(f"{len(done)} of {len(there)}"), Entry(f"{_range(seeds)} / {len(table.seeds)}"),
             Entry(_rounds(there)), Entry(_data(there) or NOTHING),
         ])  # fmt: skip
-    return Sheet("What was run", ["", "cells", "seeds / asked", "rounds run / in the protocol", "data used"], rows)
+    header = ["", "cells", f"{table.repetitions} / asked", "rounds run / in the protocol", "data used"]
+    return Sheet("What was run", header, rows)
 
 
 def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:

@@ -2,7 +2,7 @@
 
 A run belongs to a cell if it has the cell's data set, partition and algorithm, and its values of the keys
 that tell the cell from others with the same three. What else differs from the cell's own config is said:
-runs are put together only with runs of the very same deviation from it.
+runs are put together only with runs of the very same deviation from it, each once, whatever was measured besides.
 """
 
 import math
@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedexp.jobs import Job
-from fedexp.report.runs import Recorded, differing, flat
+from fedexp.report.runs import Recorded, differing, distinct, flat, protocol, trained
 from fedexp.settings import data_used, relevant
 
-_UNSAID = ("seed", "targets")  # never a protocol of its own
 Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the protocol's value)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Complete runs of one cell that differ in their seed alone. `data`: what they ran on."""
+    """Complete runs of one cell, draws of one protocol (their seed differs). `data`: what they ran on."""
 
     runs: list[Recorded]
     deviation: Deviation
@@ -70,10 +69,10 @@ class Matcher:
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
-        asked = {each.fingerprint for each in jobs}
+        asked = dict.fromkeys(each.fingerprint for each in jobs)
         like = [
             run for run in self.by_names[_names(job)]
-            if all(_same(run.settings.get(key), own.get(key)) for key in telling if key not in _UNSAID)
+            if all(_same(run.settings.get(key), own.get(key)) for key in telling)
         ]  # fmt: skip
         exact = [self.by_fingerprint[each] for each in asked if each in self.by_fingerprint]
         together: dict[str, list[Recorded]] = defaultdict(list)
@@ -87,7 +86,7 @@ class Matcher:
             elif run.fingerprint in asked:
                 incomplete.append(run)
         variants = [
-            Variant(sorted(runs, key=lambda run: run.seed), deviations[key], _data(runs, job))
+            Variant(sorted(distinct(runs), key=lambda run: run.seed), deviations[key], _data(runs, job))
             for key, runs in together.items()
         ]  # fmt: skip
         variants.sort(key=lambda variant: (
@@ -100,7 +99,7 @@ class Matcher:
 def _protocol(job: Job) -> dict[str, Any]:
     """The settings that the cell's runs are held against: the paper's; of a scaled sweep the scaled ones."""
     held = job.config if job.config.scale else job.protocol
-    return flat(relevant(held if held is not None else job.config))
+    return protocol(trained(flat(relevant(held if held is not None else job.config))))
 
 
 def _data(runs: list[Recorded], job: Job) -> str:
@@ -116,10 +115,10 @@ def _names(job: Job) -> tuple[str, ...]:
 
 
 def _deviation(run: Recorded, wanted: dict[str, Any]) -> Deviation:
-    keys = dict.fromkeys([*wanted, *run.settings])
+    own = protocol(run.trained)
     return tuple(
-        (key, run.settings.get(key), wanted.get(key)) for key in keys
-        if key not in _UNSAID and not _same(run.settings.get(key), wanted.get(key))
+        (key, own.get(key), wanted.get(key)) for key in dict.fromkeys([*wanted, *own])
+        if not _same(own.get(key), wanted.get(key))
     )  # fmt: skip
 
 

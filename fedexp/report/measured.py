@@ -22,7 +22,7 @@ class Measured:
     variant: Variant | None
     values: list[float]
     others: list[Variant]
-    lacking: str  # why there is no value, or not from all seeds
+    lacking: str  # why there is no value, or not from all seeds (or what else is repeated)
 
     @property
     def mean(self) -> float:
@@ -68,7 +68,7 @@ def measure(table: Table, cell: Cell, jobs: dict[str, list[Job]], peers: list[Jo
         level = fmean(measures.value(cell.measure, run) for run in same[0].runs)
         values = [level - value for value in values]
     if len(variant.runs) < len(own):
-        lacking = "; ".join([f"{len(variant.runs)} of {len(own)} seeds", *filter(None, [lacking])])
+        lacking = "; ".join([f"{len(variant.runs)} of {len(own)} {table.repetitions}", *filter(None, [lacking])])
     return Measured(cell, printed, rounds, variant, values, others, lacking)
 
 

@@ -11,10 +11,11 @@ import pandas as pd
 import yaml
 from omegaconf import OmegaConf
 
-from fedexp.settings import data_used, relevant
+from fedexp.settings import DRAWS, data_used, relevant
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMPLETE = ("finished", "diverged")
+_WATCHING = ("targets", "evaluate_clients", "measures.")  # measured besides, without effect on what is compared
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Recorded:
         """Every key that can change the result, dotted."""
         return flat(relevant(OmegaConf.create(self.config)))
 
+    @cached_property
+    def trained(self) -> dict[str, Any]:
+        """`settings` without what is only measured besides: runs equal in it are the same run twice."""
+        return trained(self.settings)
+
     @property
     def why(self) -> str:
         """Why it is not complete."""
@@ -107,6 +113,25 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         else:
             found[f"{before}{key}"] = value
     return found
+
+
+def trained(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that have an effect on what runs are compared in."""
+    return {key: value for key, value in settings.items() if not key.startswith(_WATCHING)}
+
+
+def protocol(trained: Mapping[str, Any], *along: str) -> dict[str, Any]:
+    """What all draws of one protocol share; `along`: further keys that may vary within it."""
+    return {key: value for key, value in trained.items() if key not in (*DRAWS, *along)}
+
+
+def distinct(runs: Iterable[Recorded], *apart: str) -> list[Recorded]:
+    """Each run once, the first of those that differ in nothing but what was measured besides, and in `apart`."""
+    first: dict[str, Recorded] = {}
+    for run in runs:
+        kept = sorted(pair for pair in run.trained.items() if pair[0] not in apart)
+        first.setdefault(repr((run.data, kept)), run)
+    return list(first.values())
 
 
 def differing(runs: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,55 +1,50 @@
 """The figures of Zhao et al. (2018) from the folders of finished runs: `python -m fedexp.report.zhao outputs/`.
 
-Runs that differ in their protocol (model, clients, local training, number of rounds) are never averaged:
-each is a line of its own, named by what distinguishes it.
+Only draws of one protocol (seeds, distributions) are averaged, each once. Runs that differ in any other key
+that can change a result are lines of their own, named by the keys in which they differ.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedexp.record import files
+from fedexp.report.runs import Recorded, differing, distinct, protocol, read
 
-_LOCAL = ("batch_size", "epochs", "steps", "lr", "lr_decay", "momentum", "weight_decay", "optimizer")
-_PROTOCOL = ["model", "clients", "clients_per_round", *_LOCAL, "rounds", "shape", "examples", "holdout"]
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"
+_LENGTH = ("rounds", "evaluate_every")  # of no effect on what a round before the end measured
 
 
 def read_runs(folders: list[Path]) -> pd.DataFrame:
-    """A row a finished run in or below `folders`: its settings, what came out, its folder."""
+    """A row a finished run in or below `folders`: what the figures select by, and what came out."""
     found = sorted({file.parent for folder in folders for file in folder.rglob("result.json")})
-    rows = [_read(folder) for folder in found]
-    return pd.DataFrame([row for row in rows if row["status"] == "finished"])
+    return pd.DataFrame([_row(run) for folder in found for run in read(folder) if run.status == "finished"])
 
 
-def _read(folder: Path) -> dict:
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    result = json.loads((folder / "result.json").read_text())
-    partition, algorithm = config["partition"], config["algorithm"]
+def _row(run: Recorded) -> dict[str, Any]:
+    settings, result = run.settings, run.result
     return {
-        "folder": folder, "dataset": config["dataset"]["name"], "model": config["model"]["name"],
-        "algorithm": algorithm["name"], "partition": partition["name"], "clients": config["clients"],
-        "clients_per_round": config["clients_per_round"], **{name: config["local"][name] for name in _LOCAL},
-        "rounds": result["rounds"], "seed": config["seed"], "target": partition.get("target"),
-        "distribution": partition.get("distribution"), "shape": partition.get("shape"),
-        "examples": partition.get("per_client") if "target" in partition else None,
-        "beta": algorithm.get("beta"), "alpha": algorithm.get("alpha"), "holdout": algorithm.get("holdout"),
-        "warm_up": bool(result.get("pretraining_epochs")), "emd": round(result["emd"], 6), "status": result["status"],
+        "run": run, "folder": run.path, "data": run.data,
+        "algorithm": run.name("algorithm"), "partition": run.name("partition"),
+        "target": settings.get("partition.target"), "beta": settings.get("algorithm.beta"),
+        "alpha": settings.get("algorithm.alpha"), "warm_up": bool(result.get("pretraining_epochs")),
+        "emd": round(result["emd"], 6),
         "accuracy": None if result["final_accuracy"] is None else 100 * result["final_accuracy"],
     }  # fmt: skip
 
 
 def accuracy_over_rounds(runs: pd.DataFrame) -> Figure | None:
     """Figures 1 and 8: SGD, IID and the two extremes, also from a pre-trained model."""
-    runs = runs[runs.partition.isin(_NON_IID) & runs.algorithm.isin(("fedavg", "centralized", "fedavg_pretrained"))]
+    chosen = runs.partition.isin(_NON_IID) & runs.algorithm.isin(("fedavg", "centralized", "fedavg_pretrained"))
+    runs = _distinct(runs[chosen])
     names = {"centralized": "SGD", "fedavg_pretrained": "pre-trained "}
     methods = [
         names.get(run.algorithm, "") + ("" if run.algorithm == "centralized" else _NON_IID[run.partition])
@@ -57,8 +52,9 @@ def accuracy_over_rounds(runs: pd.DataFrame) -> Figure | None:
     ]
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
-        for label, group in part.groupby(_labels(part, "method"), sort=False):
-            curves = [pd.read_csv(folder / "metrics.csv").set_index("round").test_accuracy for folder in group.folder]
+        labels = _labels(part, "method", told=("partition.", "algorithm._target_"))
+        for label, group in part.groupby(labels, sort=False):
+            curves = [run.metrics.set_index("round").test_accuracy for run in group.run]
             mean = pd.concat(curves, axis=1).mean(axis=1)
             axes.plot(mean.index, 100 * mean, label=label)
 
@@ -70,7 +66,8 @@ def divergence_by_layer(runs: pd.DataFrame, synchronisation: int = 1) -> Figure 
     table = _divergences(runs[runs.partition.isin(_NON_IID) & (runs.algorithm == "fedavg")], synchronisation)
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
-        part = part.assign(label=_labels(part.assign(name=part.partition.map(_NON_IID)), "name"))
+        part = part.assign(name=part.partition.map(_NON_IID))
+        part = part.assign(label=_labels(part, "name", _LENGTH, told=("partition.",)))
         mean = part.pivot_table(index="layer", columns="label", values="divergence", aggfunc="mean", sort=False)
         order = [name for kind in _NON_IID.values() for name in mean.columns if name.startswith(kind)]
         mean[order].plot.bar(ax=axes, rot=20)
@@ -83,26 +80,26 @@ def divergence_against_emd(runs: pd.DataFrame, synchronisation: int = 1) -> Figu
     table = _divergences(runs[runs.target.notna() & (runs.algorithm == "fedavg")], synchronisation)
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
-        _error_bars(axes, part, _labels(part, "layer"), "emd", "divergence")
+        _error_bars(axes, part, _labels(part, "layer", (*_LENGTH, "partition.target")), "emd", "divergence")
 
     return _panels(table, draw, xlabel="EMD", ylabel=_divergence_label(synchronisation))
 
 
 def accuracy_against_emd(runs: pd.DataFrame) -> Figure | None:
     """Figure 5a: final accuracy, mean and standard deviation over the distributions of an EMD."""
-    runs = runs[runs.target.notna() & (runs.algorithm == "fedavg")]
-    runs = runs[runs.groupby(["dataset", *_PROTOCOL], dropna=False).target.transform("nunique") > 1]
+    runs = _distinct(runs[runs.target.notna() & (runs.algorithm == "fedavg")])
+    runs = runs[runs.groupby(["data", _protocols(runs, "partition.target")]).target.transform("nunique") > 1]
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
-        _error_bars(axes, part, _labels(part, "algorithm"), "emd", "accuracy")
+        _error_bars(axes, part, _labels(part, "algorithm", ("partition.target",)), "emd", "accuracy")
 
     return _panels(runs, draw, xlabel="EMD", ylabel="test accuracy (%)")
 
 
 def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
     """Figure 5b: the accuracies of the distributions of one EMD."""
-    runs = runs[(runs.target == target) & (runs.algorithm == "fedavg")]
-    runs = runs[runs.groupby(["dataset", *_PROTOCOL], dropna=False).accuracy.transform("size") > 1]
+    runs = _distinct(runs[(runs.target == target) & (runs.algorithm == "fedavg")])
+    runs = runs[runs.groupby(["data", _protocols(runs)]).accuracy.transform("size") > 1]
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         boxes = {label: group.accuracy for label, group in part.groupby(_labels(part, "algorithm"), sort=False)}
@@ -113,14 +110,16 @@ def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
 
 def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
     """Figure 7a: all of G to every client, from scratch: accuracy, and the EMD that is left."""
-    runs = runs[(runs.algorithm == "data_sharing") & (runs.alpha == 1) & ~runs.warm_up]
+    runs = _distinct(runs[(runs.algorithm == "data_sharing") & (runs.alpha == 1) & ~runs.warm_up])
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         part = part.assign(percent=100 * part.beta)
-        _error_bars(axes, part, _labels(part, "partition"), "percent", "accuracy")
-        left = part.groupby("percent").emd.mean()
+        labels = _labels(part, "partition", ("algorithm.beta",), told=("partition.",))
+        _error_bars(axes, part, labels, "percent", "accuracy")
         other = axes.twinx()
-        other.plot(left.index, left, "k--")
+        for number, (_, group) in enumerate(part.groupby(labels, sort=False)):
+            left = group.groupby("percent").emd.mean()
+            other.plot(left.index, left, "--", color=f"C{number}")  # as its error bars
         other.set(ylabel="EMD (dashed)", ylim=(0, None))
 
     return _panels(runs, draw, xlabel="beta = |G| / |D| (%)", ylabel="test accuracy (%)")
@@ -128,44 +127,78 @@ def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
 
 def accuracy_against_alpha(runs: pd.DataFrame) -> Figure | None:
     """Figure 7b: a part of G to each client, from the warm-up model; a line for each beta."""
-    runs = runs[(runs.algorithm == "data_sharing") & runs.warm_up]
+    runs = _distinct(runs[(runs.algorithm == "data_sharing") & runs.warm_up])
     runs = runs.assign(percent=100 * runs.alpha.astype(float), share=[f"beta={beta:g}" for beta in runs.beta])
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
-        _error_bars(axes, part, _labels(part, "share"), "percent", "accuracy")
+        labels = _labels(part, "share", ("algorithm.alpha",), told=("algorithm.beta",))
+        _error_bars(axes, part, labels, "percent", "accuracy")
 
     return _panels(runs, draw, xlabel="alpha (%)", ylabel="test accuracy (%)")
 
 
-FIGURES: dict[str, Callable[[pd.DataFrame], Figure | None]] = {
-    "accuracy_over_rounds": accuracy_over_rounds, "divergence_by_layer": divergence_by_layer,
-    "divergence_against_emd": divergence_against_emd, "accuracy_against_emd": accuracy_against_emd,
+Drawing = Callable[[pd.DataFrame], Figure | None]
+ACCURACIES: dict[str, Drawing] = {
+    "accuracy_over_rounds": accuracy_over_rounds, "accuracy_against_emd": accuracy_against_emd,
     "boxes_at_emd": boxes_at_emd, "accuracy_against_beta": accuracy_against_beta,
     "accuracy_against_alpha": accuracy_against_alpha,
 }  # fmt: skip
+DIVERGENCES = {"divergence_by_layer": divergence_by_layer, "divergence_against_emd": divergence_against_emd}
+
+
+def figures(synchronisation: int = 1) -> dict[str, Drawing]:
+    """All of them by name, those of divergence after so many synchronisations."""
+    after = f"_{synchronisation}" if synchronisation > 1 else ""
+    own = {f"{name}{after}": partial(draw, synchronisation=synchronisation) for name, draw in DIVERGENCES.items()}
+    return {**ACCURACIES, **own}
 
 
 def _divergences(runs: pd.DataFrame, synchronisation: int) -> pd.DataFrame:
-    """A row a run and layer (weights without biases). Runs of other lengths measured the same: once each."""
+    """A row a run and layer (weights without biases); runs of other lengths measured the same: once each."""
     rows = []
-    for run in runs.drop(columns="rounds").to_dict("records"):
-        metrics = pd.read_csv(run["folder"] / "metrics.csv").set_index("round")
+    for run in runs.to_dict("records"):
+        metrics = run["run"].metrics.set_index("round")
         for name in metrics.columns:
             if name.startswith(_LAYERS) and name.endswith(".weight") and synchronisation in metrics.index:
                 value = metrics.loc[synchronisation, name]
                 rows.append({**run, "layer": name[len(_LAYERS) : -len(".weight")], "divergence": value})
-    table = pd.DataFrame(rows, columns=[*runs.columns.drop("rounds"), "layer", "divergence"]).dropna(
-        subset=["divergence"]
-    )
-    own = [name for name in table.columns if name not in ("folder", "accuracy", "status", "divergence")]
-    return table.drop_duplicates(own)
+    table = pd.DataFrame(rows, columns=[*runs.columns, "layer", "divergence"])
+    return _distinct(table.dropna(subset=["divergence"]), *_LENGTH)
 
 
-def _labels(runs: pd.DataFrame, name: str) -> pd.Series:
-    """Column `name`, and what varies of the protocol: equal labels are runs of one protocol."""
-    varying = [key for key in _PROTOCOL if key in runs and runs[key].nunique(dropna=False) > 1]
-    words = [[run[name], *(f"{key}={run[key]}" for key in varying)] for run in runs.to_dict("records")]
-    return pd.Series([", ".join(map(str, line)) for line in words], index=runs.index)
+def _distinct(runs: pd.DataFrame, *apart: str) -> pd.DataFrame:
+    """The rows of each run once, whatever else was measured of it."""
+    return runs[runs.folder.isin([run.path for run in distinct(runs.run, *apart)])]
+
+
+def _protocols(runs: pd.DataFrame, *along: str) -> pd.Series:
+    """Equal for draws of one protocol."""
+    return pd.Series([repr(sorted(protocol(run.trained, *along).items())) for run in runs.run], index=runs.index)
+
+
+def _labels(runs: pd.DataFrame, name: str, along: tuple[str, ...] = (), told: tuple[str, ...] = ()) -> pd.Series:
+    """Column `name`, and what varies of the protocol: equal labels are draws of one protocol.
+
+    along: keys that the figure varies along its axis. told: keys (how they begin) that the name tells: they
+    are said where they vary under one name.
+    """
+    protocols, names = [protocol(run.trained, *along) for run in runs.run], runs[name].tolist()
+    values: dict[str, set[str]] = {}
+    for key, value in (pair for each in protocols for pair in each.items()):
+        values.setdefault(key, set()).add(repr(value))
+    across = {key for key, there in values.items() if len(there) > 1 and not key.startswith(told)}
+    within = {own: differing(each for each, its in zip(protocols, names) if its == own) for own in set(names)}
+    labels = [
+        ", ".join([own, *(_said(key, each[key]) for key in each if key in across or key in within[own])])
+        for each, own in zip(protocols, names)
+    ]
+    return pd.Series(labels, index=runs.index)
+
+
+def _said(key: str, value: Any) -> str:
+    """A constructor of fedexp's goes by its own name."""
+    short = str(value).rpartition(".")[2] if str(value).startswith("fedexp.") else value
+    return f"{key.removesuffix('._target_')}={short}"
 
 
 def _error_bars(axes: Axes, runs: pd.DataFrame, labels: pd.Series, x: str, y: str) -> None:
@@ -178,12 +211,12 @@ def _error_bars(axes: Axes, runs: pd.DataFrame, labels: pd.Series, x: str, y: st
 
 def _panels(runs: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], **labels: str) -> Figure | None:
     """One panel a data set; None without runs."""
-    names = list(runs.dataset.unique())
+    names = list(runs.data.unique())
     if not names:
         return None
     figure = Figure(figsize=(6 * len(names), 4.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
-        draw(axes, runs[runs.dataset == name])
+        draw(axes, runs[runs.data == name])
         axes.set(title=name, **labels)
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[1]:
@@ -200,12 +233,17 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fedexp.report.zhao", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="run folders, or folders that hold them")
     parser.add_argument("--to", type=Path, default=Path("outputs/reports/zhao2018"), help="where the figures go")
+    parser.add_argument(
+        "--synchronisation", type=int, default=1, metavar="ROUND", help="the round after which divergence is drawn (1)"
+    )
     chosen = parser.parse_args(words)
+    if chosen.synchronisation < 1:
+        parser.error(f"--synchronisation={chosen.synchronisation}: must be at least 1")
     runs = read_runs(chosen.folders)
     if runs.empty:
         print(f"fedexp.report.zhao: no finished runs below {', '.join(map(str, chosen.folders))}", file=sys.stderr)
         return 2
-    for name, draw in FIGURES.items():
+    for name, draw in figures(chosen.synchronisation).items():
         figure = draw(runs)
         if figure is None:
             print(f"{name}: no runs for it")

@@ -1,9 +1,12 @@
 """Data sharing: who receives what, what it does to the skew, what it costs, and what training sees."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
+from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.data_sharing import DataSharing
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.data import Transform
@@ -97,12 +100,20 @@ def test_shared_examples_and_the_warm_up_model_are_sent_once():
     assert traffic(engine.drain()) == (3 * size, 3 * size)
 
 
-def test_the_warm_up_model_is_trained_on_the_shared_examples_alone():
-    algorithm = sharing(pretraining_epochs=1)(3, LOCAL)
+def test_the_warm_up_model_is_sgd_on_the_shared_examples_alone():
+    """Two epochs of 20 examples with a batch of 8; decay once an epoch."""
+    algorithm = sharing(pretraining_epochs=2, pretraining_batch_size=8)(3, LOCAL)
     world = algorithm.adapt(make_world())
-    pooled = algorithm.pretraining_world(world)
-    assert sorted(pooled.of(0).tolist()) == sorted(algorithm.shared.tolist())
-    assert pooled.clients == 1
+    model = make_model("cnn", world)
+    engine = make_engine(model, world, LOCAL)
+    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)
+    shared = replace(world, rows=algorithm.shared, sizes=torch.tensor([len(algorithm.shared)]))
+    rule = Centralized(1, replace(LOCAL, epochs=1))
+    server, sgd = make_engine(model, shared, rule.local), rule.init(shared, model, model.params())
+    for round in range(2):
+        sgd = rule.round(sgd, shared, server, generator(0, "round", round))
+    assert gap(state, sgd) == 0
+    assert len(algorithm.shared) == 20
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Keyword features: the same as torchaudio's, and a folder of made sounds read as the data set."""
 
+import hashlib
+import tarfile
 import wave
 
 import numpy as np
@@ -145,6 +147,46 @@ def test_what_cannot_be_read_is_said(folder, tmp_path, monkeypatch):
     (tmp_path / "yes" / "00000000_nohash_0.wav").write_bytes(b"not a sound")
     with pytest.raises(ConfigError, match="does not decode"):
         read(tmp_path)
+
+
+@pytest.fixture
+def archive(folder, tmp_path, monkeypatch):
+    """The folder's archive as the download leaves it, below a root whose name has capitals."""
+    file = tmp_path / "MyData" / "speech_commands_v0.02.tar.gz"
+    file.parent.mkdir()
+    with tarfile.open(file, "w:gz") as whole:
+        whole.add(folder / "speech_commands_v0.02", ".")
+    declare(monkeypatch, file)
+    return file
+
+
+def declare(monkeypatch, file):
+    """Make a file the published archive."""
+    monkeypatch.setattr(module, "_SHA256", hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def test_an_archive_that_is_there_is_unpacked(folder, archive):
+    unpacked = read(archive.parent, download=True)
+    assert torch.equal(unpacked.train_x, read(folder).train_x)
+    archive.unlink()
+    assert torch.equal(read(archive.parent).train_y, unpacked.train_y)  # no longer needed
+
+
+def test_another_archive_is_refused(archive):
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size * 6 // 10])
+    with pytest.raises(ConfigError, match=r"MyData/speech_commands_v0\.02\.tar\.gz is not the published archive"):
+        read(archive.parent, download=True)
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) * 6 // 10], lambda whole: b"<html></html>" * 99])
+def test_an_archive_that_does_not_unpack_leaves_nothing_behind(archive, monkeypatch, damage):
+    """Otherwise the next start would train on the part that was unpacked."""
+    archive.write_bytes(damage(archive.read_bytes()))
+    declare(monkeypatch, archive)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"MyData/speech_commands_v0\.02, or pass dataset\.root=FOLDER"):
+            read(archive.parent, download=True)
+        assert list(archive.parent.iterdir()) == [archive]
 
 
 def test_the_keyword_cnn_learns_the_tones(folder):

@@ -44,6 +44,7 @@ def test_data_sharing_runs_for_300_rounds_from_its_own_batch():
     config = composed("dataset=cifar10", "algorithm=data_sharing")
     assert config.rounds == 300
     assert config.algorithm.pretraining_batch_size == 100
+    assert (config.algorithm.pretraining_target, config.algorithm.holdout) == (0.6, 0.2)
 
 
 def test_a_data_set_that_the_paper_has_not_needs_its_own_constants():
@@ -51,6 +52,13 @@ def test_a_data_set_that_the_paper_has_not_needs_its_own_constants():
         composed("dataset=digits", "model=mcmahan_cnn")
     config = composed("dataset=digits", "model=mcmahan_cnn", "local.lr=0.05", "local.lr_decay=1")
     assert config.local.lr == 0.05
+
+
+def test_pictures_of_another_data_set_do_not_get_cifar10_s_model():
+    pictures = ["dataset=image_folder", "dataset.root=x", "dataset.name=mnist"]
+    with pytest.raises(ConfigError, match=r"model\._target_.*no value for mnist, only for cifar10"):
+        composed(*pictures)
+    assert composed(*pictures, "model=mcmahan_cnn").model.name == "mcmahan_cnn"
 
 
 def test_the_command_line_wins():

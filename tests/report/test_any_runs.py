@@ -31,6 +31,16 @@ def test_what_differs_becomes_the_columns(outputs):
     assert len(page.records) == 8
 
 
+def test_a_seed_that_an_algorithm_takes_too_is_a_seed(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,data_sharing", "seed=0,1", f"output_root={tmp_path}")
+    for number, job in enumerate(sweep.jobs):
+        leave_run(job, [0.1 * number])
+    page = compare_runs(read(tmp_path))
+    assert len(page.sheets[0].rows) == 2
+    assert "algorithm.seed" not in page.sheets[0].header
+    assert "25.00 ± 7.07" in [entry.main for entry in page.sheets[0].rows[0]]
+
+
 def test_the_command_writes_every_format(outputs, capsys):
     assert main([str(outputs)]) == 0
     said = capsys.readouterr().out

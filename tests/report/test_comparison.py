@@ -77,6 +77,44 @@ def test_another_protocol_is_never_mixed_in(sweep, tmp_path):
     assert any("local.lr=0.5 (protocol: 0.01)" in note and "left out" in note for note in page.notes)
 
 
+def test_data_sharing_takes_the_seed_twice_and_its_seeds_are_averaged(tmp_path):
+    (sweep,) = asked(
+        "+table=zhao2018_fig7", "table.seeds=[0,1,2]", 'table.select="^warm-up beta=10"', f"output_root={tmp_path}"
+    )
+    for job, final in zip(sweep.jobs, (0.7, 0.8, 0.9)):
+        assert job.config.algorithm.seed == job.config.seed
+        leave_run(job, [final])
+    page = page_of(sweep, tmp_path)
+    (line,) = page.records.to_dict("records")
+    assert (line["measured"], line["std"]) == pytest.approx((80, 10))
+    assert (line["seeds"], line["deviation"], page.notes) == (3, "", [])
+
+
+def test_a_table_may_repeat_distributions_at_one_seed(tmp_path):
+    (sweep,) = asked("+table=zhao2018_2", 'table.select="^EMD 0 mnist"', f"output_root={tmp_path}")
+    assert [(job.config.seed, job.config.partition.distribution) for job in sweep.jobs] == [(0, n) for n in range(5)]
+    for job, final in zip(sweep.jobs, (0.5, 0.6, 0.7, 0.8)):
+        leave_run(job, [final])
+    page = page_of(sweep, tmp_path)
+    (line,) = page.records.to_dict("records")
+    assert (line["measured"], line["deviation"]) == (pytest.approx(65), "")
+    assert page.notes == ["EMD 0 mnist: 4 of 5 distributions."]
+    assert "distributions asked for: 5" in page.lead[0] and page.sheets[1].header[2] == "distributions / asked"
+
+
+def test_what_was_measured_besides_makes_no_other_protocol_and_no_other_run(sweep, tmp_path):
+    watched = {"measures.reference": "centralized", "targets": [0.9], "evaluate_clients": "all"}
+    first, second, third = jobs_of(sweep, "fedcat")
+    leave_run(first, [0.5])
+    leave_run(first, [0.5], **watched)
+    leave_run(second, [0.6], **watched)
+    leave_run(third, [0.9], **watched)
+    page = page_of(sweep, tmp_path)
+    line = record(page, "fedcat")
+    assert (line.measured, line.seeds, line.deviation) == (pytest.approx(200 / 3), 3, "")
+    assert not any("left out" in note for note in page.notes)
+
+
 def test_where_there_is_only_another_protocol_it_is_said(sweep, tmp_path):
     leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **{"local.lr": 0.5})
     leave_run(jobs_of(sweep, "fedavg")[0], [0.5])

@@ -1,5 +1,7 @@
 """The printed values: each of the 934 cells belongs to exactly one config, and each config to one cell."""
 
+import re
+
 import pytest
 from omegaconf import OmegaConf
 from recorded import asked
@@ -32,7 +34,13 @@ def test_cells_and_configs_map_both_ways(table):
         assert printed.index not in found, f"{job.name} and {found.get(printed.index)} are the same printed cell"
         found[printed.index] = job.name
         assert_same(job, lines.iloc[printed.index])
+        assert_remarks(job, lines.iloc[printed.index])
     assert sorted(found) == list(range(len(lines)))  # no printed cell is left over
+    own = {id(job.cell): job.config for job in jobs}
+    for job in sweep.jobs:
+        if job.reference:  # SGD's batch is that of a round's clients together
+            config = own[id(job.cell)]
+            assert job.config.local.batch_size == config.clients_per_round * config.local.batch_size, job.name
     told = [(job.fingerprint, str(job.cell.measure)) for job in jobs]
     assert len(set(told)) == len(told), "two cells would read the same number from the same run"
 
@@ -54,6 +62,19 @@ def assert_same(job, line):
     percent = line.metric.removeprefix("rounds_to_").removesuffix("_percent")
     if percent != line.metric and percent.isdigit():
         assert job.cell.measure.argument == int(percent) / 100
+
+
+def assert_remarks(job, line):
+    """What Zhao et al. say of a cell beside its value: B, E, rounds; of data sharing beta and the warm-up model."""
+    config, note = job.config, line.note.replace("B=50 for kws else 100", "B=large")
+    batches = {"large": 50 if line.dataset == "kws" else 100, "small": 10}
+    for key, value in re.findall(r"\b(B|E|rounds)=(\w+)", note):
+        held = {"B": config.local.batch_size, "E": config.local.epochs, "rounds": config.rounds}[key]
+        assert value == "NA" or held == (batches.get(value) or int(value)), f"{job.name}: {key}={value}"
+    for percent in re.findall(r"\bbeta(\d+)%", note):
+        assert (config.algorithm.beta, config.algorithm.alpha) == (int(percent) / 100, 1), job.name
+        assert (config.algorithm.pretraining_epochs == 0) == ("from scratch" in note), job.name
+        assert config.algorithm.pretraining_target == 0.6, job.name
 
 
 def check_built(config):

@@ -5,23 +5,36 @@ import json
 import pandas as pd
 import pytest
 import yaml
+from matplotlib.colors import to_rgb
 
 from fedexp.report import zhao
 
 LOCAL = {
     "batch_size": 10, "epochs": 1, "steps": None, "lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0,
-    "optimizer": "sgd",
+    "max_grad_norm": None, "drop_last": False, "optimizer": "sgd",
 }  # fmt: skip
+PARTITIONS = {
+    "iid": {"name": "iid", "_target_": "fedexp.partition.iid.iid"},
+    "shards1": {"name": "shards1", "_target_": "fedexp.partition.shards.shards", "per_client": 1},
+    "shards2": {"name": "shards2", "_target_": "fedexp.partition.shards.shards", "per_client": 2},
+}
+DATASET = {"name": "mnist", "_target_": "fedexp.data.vision.mnist", "root": "data", "transform": {"mean": []}}
 
 
 def make(root, partition, accuracy, algorithm="fedavg", divergence=None, local=None, status="finished", **more):
-    """A run's folder as a run leaves it: two evaluated rounds; divergences (two layers) after the first."""
+    """A run's folder as a run leaves it: two evaluated rounds; divergences (two layers) after the first.
+
+    more: keys of the result, of groups, or run-level ones; keys: the algorithm's.
+    """
     folder = root / f"run{len(list(root.iterdir()))}"
     folder.mkdir()
     config = {
-        "dataset": {"name": "mnist"}, "model": {"name": "cnn"}, "clients": 10, "clients_per_round": 10, "seed": 0,
+        "dataset": {**DATASET, **more.get("dataset", {})}, "model": more.get("model", {"name": "cnn"}), "clients": 10,
+        "clients_per_round": 10, "rounds": more.get("rounds", 2), "seed": more.get("seed", 0), "evaluate_every": 1,
         "partition": partition, "algorithm": {"name": algorithm, **more.get("keys", {})},
-        "local": {**LOCAL, **(local or {})},
+        "local": {**LOCAL, **(local or {})}, "targets": [], "output_root": str(root), "paper": None,
+        "hardware": {"device": "cpu", "precision": more.get("precision", "float32")},
+        "measures": {"reference": None if divergence is None else "centralized", "reference_rounds": None},
     }  # fmt: skip
     result = {
         "status": status,
@@ -31,7 +44,7 @@ def make(root, partition, accuracy, algorithm="fedavg", divergence=None, local=N
     }
     rows = [{"round": 1, "test_accuracy": accuracy / 2}, {"round": 2, "test_accuracy": accuracy}]
     if divergence is not None:
-        rows[0] |= {
+        rows[more.get("after", 1) - 1] |= {
             "reference_divergence": 9.0, "reference_divergence/encoder.0.weight": divergence,
             "reference_divergence/encoder.0.bias": 7.0, "reference_divergence/head.weight": 2 * divergence,
         }  # fmt: skip
@@ -53,14 +66,14 @@ def runs(tmp_path):
     make(tmp_path, emd(1.44, 1), 0.1, divergence=0.8, emd=1.44, rounds=1)  # the same measure in a shorter run
     make(tmp_path, emd(1.44, 2), 0.1, divergence=50.0, emd=1.44, status="diverged")
     for name, value in (("iid", 0.9), ("shards2", 0.7), ("shards1", 0.4)):
-        make(tmp_path, {"name": name}, value, divergence=1 - value)
-    make(tmp_path, {"name": "iid"}, 0.95, "centralized", local={"batch_size": 100})
+        make(tmp_path, PARTITIONS[name], value, divergence=1 - value)
+    make(tmp_path, PARTITIONS["iid"], 0.95, "centralized", local={"batch_size": 100})
     for beta, value, left in ((0.1, 0.6, 0.9), (0.2, 0.8, 0.6)):
         keys = {"beta": beta, "alpha": 1.0, "holdout": 0.2}
-        make(tmp_path, {"name": "shards1"}, value, "data_sharing", keys=keys, emd=left)
+        make(tmp_path, PARTITIONS["shards1"], value, "data_sharing", keys=keys, emd=left)
         for alpha in (0.5, 1.0):
             warm = {"keys": {**keys, "alpha": alpha}, "result": {"pretraining_epochs": 3}}
-            make(tmp_path, {"name": "shards1"}, value + alpha / 10, "data_sharing", **warm)
+            make(tmp_path, PARTITIONS["shards1"], value + alpha / 10, "data_sharing", **warm)
     return zhao.read_runs([tmp_path])
 
 
@@ -95,10 +108,10 @@ def test_accuracy_against_emd_and_boxes(runs):
 
 def test_curves_and_layers_of_the_extremes(runs):
     assert lines(zhao.accuracy_over_rounds(runs)) == {
-        "IID, batch_size=10": ([1, 2], [45, 90]),
-        "non-IID(2), batch_size=10": ([1, 2], [35, 70]),
-        "non-IID(1), batch_size=10": ([1, 2], [20, 40]),
-        "SGD, batch_size=100": ([1, 2], [47.5, 95]),
+        "IID, local.batch_size=10": ([1, 2], [45, 90]),
+        "non-IID(2), local.batch_size=10": ([1, 2], [35, 70]),
+        "non-IID(1), local.batch_size=10": ([1, 2], [20, 40]),
+        "SGD, local.batch_size=100": ([1, 2], [47.5, 95]),
     }
     axes = zhao.divergence_by_layer(runs).axes[0]
     bars = {group.get_label(): [bar.get_height() for bar in group] for group in axes.containers}
@@ -118,21 +131,140 @@ def test_data_sharing(runs):
     }
 
 
-def test_other_protocols_are_lines_of_their_own(runs, tmp_path):
+@pytest.mark.parametrize(
+    ("other", "first", "second"),
+    [
+        ({"local": {"lr": 0.5}}, "local.lr=0.1", "local.lr=0.5"),
+        ({"local": {"max_grad_norm": 1.0}}, "local.max_grad_norm=None", "local.max_grad_norm=1.0"),
+        ({"local": {"drop_last": True}}, "local.drop_last=False", "local.drop_last=True"),
+        ({"precision": "bf16"}, "precision=float32", "precision=bf16"),
+        ({"dataset": {"_target_": "fedexp.data.image_folder.image_folder"}}, "dataset=mnist", "dataset=image_folder"),
+        ({"dataset": {"transform": {"mean": [0.1]}}}, "dataset.transform.mean=[]", "dataset.transform.mean=[0.1]"),
+    ],
+    ids=str,
+)
+def test_other_protocols_are_lines_of_their_own(runs, tmp_path, other, first, second):
     for target in (0.0, 1.44):
-        make(tmp_path, emd(target, 0), 0.2, local={"lr": 0.5}, emd=target)
-    drawn = lines(zhao.accuracy_against_emd(zhao.read_runs([tmp_path])))
-    assert drawn == {
-        "fedavg, lr=0.1 (n=2)": ([0.0, 1.44], [85.0, 60.0]),
-        "fedavg, lr=0.5 (n=1)": ([0.0, 1.44], [20.0, 20.0]),
+        make(tmp_path, emd(target, 0), 0.2, emd=target, divergence=0.9, **other)
+    more = zhao.read_runs([tmp_path])
+    assert lines(zhao.accuracy_against_emd(more)) == {
+        f"fedavg, {first} (n=2)": ([0.0, 1.44], [85.0, 60.0]),
+        f"fedavg, {second} (n=1)": ([0.0, 1.44], [20.0, 20.0]),
     }
+    assert lines(zhao.divergence_against_emd(more)) == {
+        f"encoder.0, {first} (n=2)": ([0.0, 1.44], [0.2, 0.6]),
+        f"head, {first} (n=2)": ([0.0, 1.44], [0.4, 1.2]),
+        f"encoder.0, {second} (n=1)": ([0.0, 1.44], [0.9, 0.9]),
+        f"head, {second} (n=1)": ([0.0, 1.44], [1.8, 1.8]),
+    }
+
+
+def test_models_differ_in_more_than_their_name(tmp_path):
+    for hidden, accuracy in ((16, 0.5), (32, 0.6)):
+        for target in (0.0, 1.44):
+            model = {"_target_": "own.Net", "hidden": hidden}  # a group without a name
+            make(tmp_path, emd(target, 0), accuracy, emd=target, divergence=accuracy, model=model)
+    runs = zhao.read_runs([tmp_path])
+    assert set(lines(zhao.accuracy_against_emd(runs))) == {
+        "fedavg, model.hidden=16 (n=1)", "fedavg, model.hidden=32 (n=1)",
+    }  # fmt: skip
+    assert len(lines(zhao.divergence_against_emd(runs))) == 4
+
+
+def test_another_source_of_the_data_is_another_panel(runs, tmp_path):
+    for target in (0.0, 1.44):
+        make(tmp_path, emd(target, 0), 0.2, emd=target, dataset={"source": "JPEG copy"})
+    figure = zhao.accuracy_against_emd(zhao.read_runs([tmp_path]))
+    assert [axes.get_title() for axes in figure.axes] == ["mnist", "mnist (JPEG copy)"]
+    assert lines(figure) == {"fedavg (n=2)": ([0.0, 1.44], [85.0, 60.0])}
+    assert lines(figure, axes=1) == {"fedavg (n=1)": ([0.0, 1.44], [20.0, 20.0])}
+
+
+def test_the_same_run_counts_once_whether_the_reference_was_measured_or_not(runs, tmp_path):
+    for target, accuracies in ((0.0, (0.9, 0.8)), (1.44, (0.5, 0.7))):
+        for number in range(2):
+            make(tmp_path, emd(target, number), accuracies[number], emd=target)
+    again = zhao.read_runs([tmp_path])
+    assert lines(zhao.accuracy_against_emd(again)) == {"fedavg (n=2)": ([0.0, 1.44], [85.0, 60.0])}
+    (label,) = zhao.boxes_at_emd(again).axes[0].get_xticklabels()
+    assert label.get_text() == "fedavg\nn=2"
+    assert lines(zhao.divergence_against_emd(again)) == {
+        "encoder.0 (n=2)": ([0.0, 1.44], [0.2, 0.6]),
+        "head (n=2)": ([0.0, 1.44], [0.4, 1.2]),
+    }
+
+
+def test_seeds_are_averaged_that_of_data_sharing_too(tmp_path):
+    for seed, value in ((0, 0.5), (1, 0.7)):
+        keys = {"beta": 0.1, "alpha": 1.0, "seed": seed}
+        make(tmp_path, PARTITIONS["shards1"], value, "data_sharing", seed=seed, keys=keys)
+    assert lines(zhao.accuracy_against_beta(zhao.read_runs([tmp_path]))) == {"shards1 (n=2)": ([10.0], [60])}
+
+
+def test_data_sharing_on_other_partitions(tmp_path):
+    """Each with its own line, and its own dashed one of the EMD left."""
+    for number, left in ((1, 0.9), (2, 0.8)):
+        partition = PARTITIONS[f"shards{number}"]
+        for beta in (0.1, 0.2):
+            keys = {"beta": beta, "alpha": 1.0}
+            make(tmp_path, partition, number / 10, "data_sharing", keys=keys, emd=left - beta)
+        for epochs in (3, 5):
+            keys = {"beta": 0.1, "alpha": 0.5, "pretraining_epochs": epochs}
+            warm = {"keys": keys, "result": {"pretraining_epochs": 3}}
+            make(tmp_path, partition, (number + epochs) / 10, "data_sharing", **warm)
+    runs = zhao.read_runs([tmp_path])
+    figure = zhao.accuracy_against_beta(runs)
+    assert lines(figure) == {
+        "shards1 (n=1)": ([10.0, 20.0], [10, 10]),
+        "shards2 (n=1)": ([10.0, 20.0], [20, 20]),
+    }
+    dashed = figure.axes[1].lines
+    assert [line.get_ydata().tolist() for line in dashed] == [pytest.approx([0.8, 0.7]), pytest.approx([0.7, 0.6])]
+    assert [to_rgb(line.get_color()) for line in dashed] == [
+        to_rgb(bars[0].get_color()) for bars in figure.axes[0].containers
+    ]
+    assert lines(zhao.accuracy_against_alpha(runs)) == {
+        f"beta=0.1, algorithm.pretraining_epochs={epochs}, partition.per_client={number} (n=1)":
+            ([50.0], [10 * (number + epochs)])
+        for number in (1, 2) for epochs in (3, 5)
+    }  # fmt: skip
+
+
+def test_what_the_name_tells_is_not_said_again(tmp_path):
+    """Partitions and algorithms by their names; their keys where they differ under one name."""
+    for name in ("iid", "shards1"):
+        partition = PARTITIONS[name]
+        make(tmp_path, partition, 0.5, keys={"_target_": "fedexp.algorithms.fedavg.FedAvg"})
+        make(tmp_path, partition, 0.9, "centralized", keys={"_target_": "fedexp.algorithms.centralized.Centralized"})
+        for epochs in (5, 9)[: 1 if name == "iid" else 2]:
+            keys = {"_target_": "fedexp.algorithms.fedavg_pretrained.FedAvgPretrained", "pretraining_epochs": epochs}
+            make(tmp_path, partition, 0.6, "fedavg_pretrained", keys=keys)
+    assert set(lines(zhao.accuracy_over_rounds(zhao.read_runs([tmp_path])))) == {
+        "IID", "non-IID(1)", "SGD, partition=iid", "SGD, partition=shards, partition.per_client=1",
+        "pre-trained IID, algorithm.pretraining_epochs=5",
+        "pre-trained non-IID(1), algorithm.pretraining_epochs=5",
+        "pre-trained non-IID(1), algorithm.pretraining_epochs=9",
+    }  # fmt: skip
 
 
 def test_the_command_writes_what_the_runs_allow(runs, tmp_path, capsys):
     assert zhao.main([str(tmp_path), "--to", str(tmp_path / "figures")]) == 0
-    assert {file.stem for file in (tmp_path / "figures").glob("*.png")} == set(zhao.FIGURES)
+    assert {file.stem for file in (tmp_path / "figures").glob("*.png")} == set(zhao.figures())
     single = next(folder for folder in runs[runs.algorithm == "centralized"].folder)
     assert zhao.main([str(single), "--to", str(tmp_path / "few")]) == 0
     assert [file.stem for file in (tmp_path / "few").glob("*.png")] == ["accuracy_over_rounds"]
     assert "boxes_at_emd: no runs for it" in capsys.readouterr().out
     assert zhao.main([str(tmp_path / "few")]) == 2
+
+
+def test_divergence_after_another_synchronisation(tmp_path, capsys):
+    for target in (0.0, 1.44):
+        make(tmp_path, emd(target, 0), 0.5, divergence=0.1, emd=target, after=2)
+    words = [str(tmp_path), "--to", str(tmp_path / "figures"), "--synchronisation"]
+    assert zhao.main([*words, "2"]) == 0
+    assert "divergence_against_emd_2" in {file.stem for file in (tmp_path / "figures").glob("*.png")}
+    assert zhao.main([*words, "1"]) == 0
+    assert "divergence_against_emd: no runs for it" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        zhao.main([*words, "0"])
+    assert "--synchronisation=0: must be at least 1" in capsys.readouterr().err
