@@ -116,7 +116,7 @@ class Run:
             try:
                 self.reference.follow(round + 1)
                 began = time.monotonic()
-                before = state if config.evaluate_clients == "participants" else None
+                received = state if config.evaluate_clients == "participants" else None
                 state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
             except Interrupted:
                 self._save(state)
@@ -127,7 +127,8 @@ class Run:
             self.examples += examples_trained(exchanges, config.local.batch_size)
             last = (config.rounds, self.reference.rounds)
             due = state["round"] % config.evaluate_every == 0 or state["round"] in last
-            row = self._measure(before or state, state, exchanges, up, down) if due else None
+            row = self._measure(received or state, state, exchanges, up, down) if due else None
+            del exchanges, received  # a cohort's models: not kept beside the next round's
             self.seconds += time.monotonic() - began
             if row is not None:
                 self._record(row)
@@ -144,8 +145,8 @@ class Run:
                     patience = max(config.checkpoint_seconds, 20 * (saved - before))
         return state, "finished"
 
-    def _measure(self, before: State, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
-        """A row of metrics.csv; the only place where numbers leave the device. `before`: the round's start."""
+    def _measure(self, received: State, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
+        """A row of metrics.csv; the only place where numbers leave the device. `received`: at the round's start."""
         score, loss = accuracy.test(*self.algorithm.examined(state, self.engine))
         row: dict[str, Any] = {
             "round": state["round"],
@@ -164,7 +165,7 @@ class Run:
         }  # fmt: skip
         cohort |= self.reference.divergence(state["params"], state["round"])
         row["test_accuracy_last10"] = accuracy.last_rounds([*self.rows, row])
-        return row | cohort | self._measure_clients(before, exchanges) | self.algorithm.observe(state, self.engine)
+        return row | cohort | self._measure_clients(received, exchanges) | self.algorithm.observe(state, self.engine)
 
     def _measure_clients(self, state: State, exchanges: list[Exchange]) -> dict[str, float]:
         """The model on all clients' data; or, as it was before this round, on its participants' (CADIS, figure 8b)."""
