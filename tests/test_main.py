@@ -43,6 +43,9 @@ BAD = [
     (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
     (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),
     (["rounds"], ["rounds", "EQUAL"]),
+    (["algorithm=fedconcat", "rounds=31"], ["rounds=31", "above algorithm.encoder_rounds=31"]),
+    (["algorithm=fedconcat", "rounds=40", "algorithm.clustering=ifca"], ["algorithm@algorithm.clustering=ifca"]),
+    (["algorithm=fedconcat", "rounds=40", "algorithm.clustering.clusters=30"], ["algorithm.clustering.clusters=30"]),
 ]
 
 

@@ -5,7 +5,8 @@ own), stage 3 freezes the groups' encoders, sends them to everyone once and trai
 concatenated features. Encoders evaluate in stage 3: no dropout, no moving statistics.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,7 +80,9 @@ class FedConcat(FedAvg):
         require(start in starts, "algorithm.classifier_start", start, "must be random or heads")
         decay = self.local.weight_decay if self.classifier_weight_decay is None else self.classifier_weight_decay
         require(decay >= 0, "algorithm.classifier_weight_decay", decay, "must be at least 0, or null")
-        try:
+        right = "must be an algorithm that clusters clients: algorithm@algorithm.clustering=ifca, for example"
+        require(callable(self.clustering), "algorithm.clustering", self.clustering, right)
+        with _keys_of_clustering():
             self.clustered = self.clustering(self.clients_per_round, self.local)
         except ConfigError as error:
             name = error.key.removeprefix("algorithm.")
@@ -88,11 +91,13 @@ class FedConcat(FedAvg):
         self.classifier = ClassifierRounds(self.clients_per_round, brief, augmented=self.augmented)
 
     def check(self, world: World) -> None:
-        self.clustered.check(world)
+        with _keys_of_clustering():
+            self.clustered.check(world)
 
     def init(self, world: World, model: Model, params: Params) -> State:
         require(bool(encoders(params)), "model", "this one", "has no weights below its head to concatenate")
-        return self.clustered.init(world, model, params)
+        with _keys_of_clustering():
+            return self.clustered.init(world, model, params)
 
     def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
         if state["round"] < self.encoder_rounds:
@@ -173,6 +178,17 @@ class FedConcat(FedAvg):
 def encoders(params: Params) -> Params:
     """The entries below the head."""
     return {name: leaf for name, leaf in params.items() if not name.startswith("head.")}
+
+@contextmanager
+def _keys_of_clustering() -> Iterator[None]:
+    """Errors name the clustering's keys where they stand: algorithm.clustering.clusters, not algorithm.clusters."""
+    try:
+        yield
+    except ConfigError as error:
+        group, _, name = error.key.partition(".")
+        key = f"algorithm.clustering.{name}" if group == "algorithm" else error.key
+        raise ConfigError(key, error.value, error.right) from error
+
 
 
 def head(params: Params) -> Params:

@@ -232,10 +232,29 @@ def test_settings_are_checked():
         FedConcat(1, LOCAL, encoder_rounds=0)
     with pytest.raises(ConfigError, match=r"algorithm\.classifier_start"):
         FedConcat(1, LOCAL, classifier_start="zero")
-    with pytest.raises(ConfigError, match=r"algorithm\.clustering\.labels"):
+    with pytest.raises(ConfigError, match=r"algorithm\.feature_map=1: .*at least 2"):
+        FedConcat(1, LOCAL, feature_map=1)
+
+
+def test_keys_of_the_clustering_are_named_where_they_stand():
+    world = make_world()
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=guessed"):
         FedConcat(1, LOCAL, clustering=partial(LabelClusters, labels="guessed"))
-    with pytest.raises(ConfigError, match="clusters=9"):
-        FedConcat(1, LOCAL, clustering=partial(LabelClusters, clusters=9)).check(make_world())
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.clusters=9: .*clients=6"):
+        FedConcat(1, LOCAL, clustering=partial(LabelClusters, clusters=9)).check(world)
+    model = make_model("cnn", world)
+    unbiased = {name: leaf for name, leaf in model.params().items() if name != "head.bias"}
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=bias: .*no bias"):
+        FedConcat(1, LOCAL, clustering=partial(LabelClusters, labels="bias")).init(world, model, unbiased)
+
+
+@pytest.mark.parametrize(("wrong", "named"), [("ifca", "ifca"), (FedAvg, "FedAvg")])
+def test_what_does_not_cluster_is_refused(wrong, named):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.clustering={named}: .*algorithm@algorithm\.clustering=ifca"):
+        FedConcat(1, LOCAL, clustering=wrong)
+
+
+def test_a_model_without_an_encoder_is_refused():
     world = make_world()
     model = make_model("linear", world)
     with pytest.raises(ConfigError, match="below its head"):
