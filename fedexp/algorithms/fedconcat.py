@@ -73,9 +73,11 @@ class FedConcat(FedAvg):
     feature_map: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("encoder_rounds", 1), ("classifier_steps", 1), ("feature_map", 0)):
+        for name, least in (("encoder_rounds", 1), ("classifier_steps", 1)):
             value = getattr(self, name)
             require(value >= least, f"algorithm.{name}", value, f"must be at least {least}")
+        shown = self.feature_map
+        require(shown == 0 or shown >= 2, "algorithm.feature_map", shown, "must be at least 2, or 0 for no map")
         starts, start = ("random", "heads"), self.classifier_start
         require(start in starts, "algorithm.classifier_start", start, "must be random or heads")
         decay = self.local.weight_decay if self.classifier_weight_decay is None else self.classifier_weight_decay

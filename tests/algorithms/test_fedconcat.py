@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from program import only_folder, result, run
 from worlds import LOCAL, gap, make_engine, make_model, make_world, play
 
 from fedexp import tree
@@ -250,6 +251,22 @@ def test_keys_of_the_clustering_are_named_where_they_stand():
 
 @pytest.mark.parametrize(("wrong", "named"), [("ifca", "ifca"), (FedAvg, "FedAvg")])
 def test_what_does_not_cluster_is_refused(wrong, named):
+    smallest = make(feature_map=2)(6, LOCAL).exhibits(state, engine)["feature_map"]
+    assert [axes.has_data() for axes in smallest.axes] == [True]
+
+
+@pytest.mark.parametrize("labels", ["random_inputs", "bias", "bias_published"])
+def test_a_diverged_first_round_ends_the_run_as_diverged(monkeypatch, tmp_path, labels):
+    """With all pictures: labels cannot be inferred from models that are not finite, nor features be drawn."""
+    words = [
+        "algorithm=fedconcat_id", f"algorithm.clustering.labels={labels}", "algorithm.clustering.random_inputs=50",
+        "algorithm.clustering.clusters=elbow", "algorithm.feature_map=20", "rounds=40", "local.lr=1e18",
+    ]  # fmt: skip
+    assert run(monkeypatch, tmp_path, *words) == 0
+    found = result(tmp_path)
+    assert (found["status"], found["rounds"], found["clients_by_cluster"]) == ("diverged", 1, [20])
+    assert (only_folder(tmp_path) / "feature_map.png").exists()
+    assert not (only_folder(tmp_path) / "elbow.png").exists()
     with pytest.raises(ConfigError, match=rf"^algorithm\.clustering={named}: .*algorithm@algorithm\.clustering=ifca"):
         FedConcat(1, LOCAL, clustering=wrong)
 
