@@ -86,9 +86,8 @@ class FedConcat(FedAvg):
         require(callable(self.clustering), "algorithm.clustering", self.clustering, right)
         with _keys_of_clustering():
             self.clustered = self.clustering(self.clients_per_round, self.local)
-        except ConfigError as error:
-            name = error.key.removeprefix("algorithm.")
-            raise ConfigError(f"algorithm.clustering.{name}", error.value, error.right) from error
+        found = type(self.clustered).__name__
+        require(isinstance(self.clustered, Clustered), "algorithm.clustering", found, right)
         brief = replace(self.local, steps=self.classifier_steps, weight_decay=decay)
         self.classifier = ClassifierRounds(self.clients_per_round, brief, augmented=self.augmented)
 
@@ -105,6 +104,7 @@ class FedConcat(FedAvg):
         if state["round"] < self.encoder_rounds:
             return self.clustered.round(state, world, engine, gen)
         if state["round"] == self.encoder_rounds:
+            state = self.clustered.settled(state, engine)  # while there are models to choose among
             frozen = encoders(state["params"])
             engine.exchange(torch.arange(world.clients), down=tree.spread(frozen, world.clients))
             state = {**state, "params": {**frozen, **self._first_head(state["params"], engine)}}
@@ -130,6 +130,8 @@ class FedConcat(FedAvg):
         return (lambda features: third.model.head(head(state["params"]), features)), third.world
 
     def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
+        if self._concatenated(state):
+            return self.clustered.outcome(state)
         return self.clustered.conclude(state, engine)
 
     def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
@@ -177,10 +179,6 @@ class FedConcat(FedAvg):
         return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
 
 
-def encoders(params: Params) -> Params:
-    """The entries below the head."""
-    return {name: leaf for name, leaf in params.items() if not name.startswith("head.")}
-
 @contextmanager
 def _keys_of_clustering() -> Iterator[None]:
     """Errors name the clustering's keys where they stand: algorithm.clustering.clusters, not algorithm.clusters."""
@@ -191,6 +189,10 @@ def _keys_of_clustering() -> Iterator[None]:
         key = f"algorithm.clustering.{name}" if group == "algorithm" else error.key
         raise ConfigError(key, error.value, error.right) from error
 
+
+def encoders(params: Params) -> Params:
+    """The entries below the head."""
+    return {name: leaf for name, leaf in params.items() if not name.startswith("head.")}
 
 
 def head(params: Params) -> Params:

@@ -145,8 +145,8 @@ class LabelClusters(Clustered):
             return balanced_k_means(points, clusters, seed, self.slack)
         return k_means(points, clusters, seed)
 
-    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        result = super().conclude(state, engine)
+    def outcome(self, settled: State) -> dict[str, Any]:
+        result = super().outcome(settled)
         return result | {"privacy": privacy(self.epsilon)} if self.labels == "noisy" else result
 
     def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
