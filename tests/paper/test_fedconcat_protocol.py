@@ -41,7 +41,8 @@ def test_fedconcat_has_as_many_bytes_as_50_rounds(algorithm, dataset, rounds):
 @pytest.mark.parametrize(
     ("dataset", "partition", "decay"),
     [("cifar100", "classes2", 0.001), ("cifar100", "classes3", 0.001), ("cifar100", "dir0.1", 0.002),
-     ("cifar100", "dir0.5", 0.005), ("tiny_imagenet", "classes2", 0.001), ("tiny_imagenet", "dir0.5", 0.002)],
+     ("cifar100", "dir0.5", 0.005), ("cifar100", "dir1.0", 0.005), ("tiny_imagenet", "classes2", 0.001),
+     ("tiny_imagenet", "dir0.5", 0.002), ("tiny_imagenet", "dir1.0", 0.002), ("cifar100", "iid", 1e-5)],
 )  # fmt: skip
 def test_large_models(dataset, partition, decay):
     config = composed("model=resnet50", f"dataset={dataset}", f"partition={partition}", "algorithm=fedconcat_id")
@@ -58,6 +59,16 @@ def test_constants_reach_only_who_has_the_key():
     assert composed("algorithm=moon").algorithm.mu == 5.0
     assert "mu" not in composed("algorithm=fedavg", "dataset=fmnist").algorithm
     assert composed("partition=dir0.1").partition.construction == "class_split"
+@pytest.mark.parametrize("dataset", ["cifar100", "tiny_imagenet"])
+def test_large_models_have_no_weight_decay_for_a_partition_that_the_paper_lacks(dataset):
+    """But for the user's own; and smaller models need none by partition."""
+    words = [f"dataset={dataset}", "partition=dir0.5", "partition.alpha=0.3"]
+    with pytest.raises(ConfigError, match=r"local\.weight_decay.*no value for dir0\.3.*dir0\.1"):
+        composed("model=resnet50", *words)
+    assert composed("model=resnet50", *words, "local.weight_decay=0.002").local.weight_decay == 0.002
+    assert composed(*words).local.weight_decay == 1e-5
+
+
     assert "construction" not in composed("partition=classes2").partition
     assert composed("algorithm=centralized").rounds == 200
 
