@@ -107,6 +107,15 @@ def test_hydras_own_flags_work_from_anywhere(tmp_path, word):
     assert "fedcat" in done.stdout or "clients_per_round: 4" in done.stdout
 
 
+@pytest.mark.parametrize(("program", "word"), [("bench", "--help"), ("partition", "-h"), ("study", "--help")])
+def test_the_other_programs_say_how_they_are_used(program, word):
+    done = subprocess.run(
+        [sys.executable, "-m", f"fedexp.{program}", word], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"python -m fedexp.{program}" in done.stdout
+
+
 def test_shell_completion_knows_the_algorithms(tmp_path):
     script = subprocess.run(
         [sys.executable, "-m", "fedexp", "--shell-completion", "install=bash"], capture_output=True, text=True,
