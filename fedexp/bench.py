@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedexp.build import build_algorithm, build_dataset, build_model, build_world, construct
 from fedexp.engine import Engine
-from fedexp.main import composed, one_line_errors
+from fedexp.main import answer_help, composed, one_line_errors
 from fedexp.measure.cohort import cohort_measures, examples_trained
 from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
@@ -146,6 +146,7 @@ def measure(config: DictConfig, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     words = sys.argv[1:]
+    answer_help(words, __doc__)
     cases = [word for word in words if word in CASES]
     rounds = next((int(word.split("=")[1]) for word in words if word.startswith("rounds=") and cases), 3)
     overrides = [word for word in words if word not in CASES]

@@ -77,6 +77,13 @@ def composed(words: list[str]) -> DictConfig:
     return config
 
 
+def answer_help(words: list[str], usage: str | None) -> None:
+    """End a program beside the main one with its usage, where that is what it was asked for."""
+    if "--help" in words or "-h" in words:
+        print(usage)
+        sys.exit(0)
+
+
 @contextmanager
 def one_line_errors(words: list[str]) -> Iterator[None]:
     """Errors that are the user's to mend end the program with one line and an exit code, not a traceback."""

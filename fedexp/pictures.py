@@ -35,14 +35,18 @@ def elbow(curve: np.ndarray, chosen: int) -> Figure:
 
 
 def features(named: dict[str, Tensor], labels: Tensor, seed: int) -> Figure:
-    """t-SNE of each encoder's features [n, d], a panel each, coloured by label [n]."""
+    """t-SNE of each encoder's features [n, d], a panel each, coloured by label [n]; empty for a diverged encoder."""
     figure = Figure(figsize=(4 * len(named), 4), layout="constrained")
     for axes, (name, values) in zip(figure.subplots(1, len(named), squeeze=False)[0], named.items()):
+        if not values.isfinite().all():
+            axes.set(title=f"{name}: not finite", xticks=[], yticks=[])
+            continue
         perplexity = min(30, (len(values) - 1) / 3)
         flat = TSNE(perplexity=perplexity, random_state=key(seed, "t-SNE") % 2**32).fit_transform(values.numpy())
         for label in labels.unique().tolist():
             rows = (labels == label).numpy()
             axes.scatter(*flat[rows].T, s=4, label=str(label))
         axes.set(title=name, xticks=[], yticks=[])
-    axes.legend(fontsize="small", markerscale=3)
+    if axes.has_data():
+        axes.legend(fontsize="small", markerscale=3)
     return figure

@@ -108,6 +108,16 @@ def check(config: DictConfig) -> None:
     for group in GROUPS:
         check_arguments(group, config[group], GIVEN[group])
     check_arguments("tracking", config.tracking, set())
+    _check_stages(config)
+
+
+def _check_stages(config: DictConfig) -> None:
+    """An algorithm whose last stage begins after `encoder_rounds` would otherwise end without having begun it."""
+    first = config.algorithm.get("encoder_rounds")
+    require(
+        first is None or config.rounds > first, "rounds", config.rounds,
+        f"must be above algorithm.encoder_rounds={first}, after which encoders are concatenated and a head is trained",
+    )  # fmt: skip
 
 
 def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:

@@ -29,7 +29,8 @@ from fedexp.build import build_dataset, build_model, build_world
 from fedexp.data import Transform
 from fedexp.engine import Batch, Engine, Sent
 from fedexp.engine.client import OneClient
-from fedexp.main import composed, one_line_errors
+from fedexp.errors import require
+from fedexp.main import answer_help, composed, one_line_errors
 from fedexp.models import Classifier, Model
 from fedexp.randomness import generator, key
 from fedexp.record.folder import RunFolder
@@ -52,6 +53,7 @@ class Reconstruction(FedAvg):
 
 def study(config: DictConfig) -> pd.DataFrame:
     """Tables 6 and 7: a row for each encoder and the data that its classifier and decoder are trained on."""
+    require(config.clients >= 2, "clients", config.clients, "must be at least 2: the first two are studied")
     shared = build_world(config, build_dataset(config))
     world = replace(shared, rows=torch.cat([shared.of(0), shared.of(1)]), sizes=shared.sizes[:2])
     model = build_model(config, world)
@@ -146,6 +148,7 @@ def _picture(engine: Engine, shown: dict[str, Stack]) -> Figure:
 
 def main(words: list[str]) -> None:
     """Compose, check, study. Exit code 2 for a setting that cannot work."""
+    answer_help(words, __doc__)
     named = {word.lstrip("+~").partition("=")[0] for word in words}
     overrides = [*(f"{name}={value}" for name, value in SETTING.items() if name not in named), *words]
     with one_line_errors(words):

@@ -43,6 +43,9 @@ BAD = [
     (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
     (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),
     (["rounds"], ["rounds", "EQUAL"]),
+    (["algorithm=fedconcat", "rounds=31"], ["rounds=31", "above algorithm.encoder_rounds=31"]),
+    (["algorithm=fedconcat", "rounds=40", "algorithm.clustering=ifca"], ["algorithm@algorithm.clustering=ifca"]),
+    (["algorithm=fedconcat", "rounds=40", "algorithm.clustering.clusters=30"], ["algorithm.clustering.clusters=30"]),
 ]
 
 
@@ -102,6 +105,15 @@ def test_hydras_own_flags_work_from_anywhere(tmp_path, word):
     )
     assert done.returncode == 0, done.stderr
     assert "fedcat" in done.stdout or "clients_per_round: 4" in done.stdout
+
+
+@pytest.mark.parametrize(("program", "word"), [("bench", "--help"), ("partition", "-h"), ("study", "--help")])
+def test_the_other_programs_say_how_they_are_used(program, word):
+    done = subprocess.run(
+        [sys.executable, "-m", f"fedexp.{program}", word], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"python -m fedexp.{program}" in done.stdout
 
 
 def test_shell_completion_knows_the_algorithms(tmp_path):

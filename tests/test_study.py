@@ -11,7 +11,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedconcat import encoders
 from fedexp.engine import Local, Sent
 from fedexp.main import CONF
-from fedexp.study import fedavg_encoders, losses, study
+from fedexp.study import fedavg_encoders, losses, main, study
 
 
 def test_features_that_hold_the_label_have_the_smaller_loss():
@@ -44,6 +44,13 @@ def test_it_leaves_both_tables(tmp_path):
     assert found["reconstruction_loss"].between(0, 0.5).all()
     assert (table.parent / "information_features.png").exists()
     assert (table.parent / "fedavg_features.png").exists()
+
+
+def test_two_clients_are_needed(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["dataset=digits", "partition=iid", "clients=1"])
+    assert end.value.code == 2
+    assert "clients=1: must be at least 2" in capsys.readouterr().err
 
 
 def test_fedavg_encoders_are_those_of_its_rounds():

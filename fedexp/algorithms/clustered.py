@@ -2,8 +2,9 @@
 
 The base of IFCA, FedSoft, FeSEM and of clusters by label distributions. The papers measure each client's
 model on data like its own; `observe` does that with every test example: a model's accuracy on each class,
-weighted by the client's own label distribution. As one global model, the cluster models' logits are summed
-(FedConcat, appendix D.8).
+weighted by the client's own label distribution. Whose model is which is asked anew of every client there, also
+of those drawn long ago or never. As one global model, the cluster models' logits are summed (FedConcat,
+appendix D.8).
 """
 
 from dataclasses import dataclass
@@ -50,6 +51,18 @@ class Clustered(FedAvg):
         """Find the clusters of this round's participants, before anything is trained."""
         return state
 
+    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
+        """The clusters that clients `ids` would choose among the models as they are now; here those that they have.
+
+        Sends nothing: where a round's participants choose, `assign` notes what that takes.
+        """
+        return state["assigned"].cpu()[ids]
+
+    def settled(self, state: State, engine: Engine) -> State:
+        """The State in which every client has chosen anew."""
+        everyone = torch.arange(engine.world.clients)
+        return {**state, "assigned": self.choices(state, everyone, engine)}
+
     def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
         ids = self.select(state, world, gen)
         state = self.assign(state, ids, engine)
@@ -78,11 +91,16 @@ class Clustered(FedAvg):
         counts = engine.world.label_counts.double() * there
         shares = counts / counts.sum(1, keepdim=True).clamp_min(1)
         held = counts.sum(1) > 0
-        score = (shares * by_class[state["assigned"].cpu()]).sum(1)[held].mean()
+        assigned = self.settled(state, engine)["assigned"]
+        score = (shares * by_class[assigned]).sum(1)[held].mean()
         return {"assigned_accuracy": float(score)}
 
     def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        sizes = torch.bincount(state["assigned"], minlength=tree.length(state["params"]))
+        return self.outcome(self.settled(state, engine))
+
+    def outcome(self, settled: State) -> dict[str, Any]:
+        """What `conclude` says of clients that have chosen."""
+        sizes = torch.bincount(settled["assigned"], minlength=tree.length(settled["params"]))
         return {"clients_by_cluster": sizes.tolist()}
 
 

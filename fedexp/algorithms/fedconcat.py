@@ -5,7 +5,8 @@ own), stage 3 freezes the groups' encoders, sends them to everyone once and trai
 concatenated features. Encoders evaluate in stage 3: no dropout, no moving statistics.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,32 +73,38 @@ class FedConcat(FedAvg):
     feature_map: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("encoder_rounds", 1), ("classifier_steps", 1), ("feature_map", 0)):
+        for name, least in (("encoder_rounds", 1), ("classifier_steps", 1)):
             value = getattr(self, name)
             require(value >= least, f"algorithm.{name}", value, f"must be at least {least}")
+        shown = self.feature_map
+        require(shown == 0 or shown >= 2, "algorithm.feature_map", shown, "must be at least 2, or 0 for no map")
         starts, start = ("random", "heads"), self.classifier_start
         require(start in starts, "algorithm.classifier_start", start, "must be random or heads")
         decay = self.local.weight_decay if self.classifier_weight_decay is None else self.classifier_weight_decay
         require(decay >= 0, "algorithm.classifier_weight_decay", decay, "must be at least 0, or null")
-        try:
+        right = "must be an algorithm that clusters clients: algorithm@algorithm.clustering=ifca, for example"
+        require(callable(self.clustering), "algorithm.clustering", self.clustering, right)
+        with _keys_of_clustering():
             self.clustered = self.clustering(self.clients_per_round, self.local)
-        except ConfigError as error:
-            name = error.key.removeprefix("algorithm.")
-            raise ConfigError(f"algorithm.clustering.{name}", error.value, error.right) from error
+        found = type(self.clustered).__name__
+        require(isinstance(self.clustered, Clustered), "algorithm.clustering", found, right)
         brief = replace(self.local, steps=self.classifier_steps, weight_decay=decay)
         self.classifier = ClassifierRounds(self.clients_per_round, brief, augmented=self.augmented)
 
     def check(self, world: World) -> None:
-        self.clustered.check(world)
+        with _keys_of_clustering():
+            self.clustered.check(world)
 
     def init(self, world: World, model: Model, params: Params) -> State:
         require(bool(encoders(params)), "model", "this one", "has no weights below its head to concatenate")
-        return self.clustered.init(world, model, params)
+        with _keys_of_clustering():
+            return self.clustered.init(world, model, params)
 
     def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
         if state["round"] < self.encoder_rounds:
             return self.clustered.round(state, world, engine, gen)
         if state["round"] == self.encoder_rounds:
+            state = self.clustered.settled(state, engine)  # while there are models to choose among
             frozen = encoders(state["params"])
             engine.exchange(torch.arange(world.clients), down=tree.spread(frozen, world.clients))
             state = {**state, "params": {**frozen, **self._first_head(state["params"], engine)}}
@@ -123,6 +130,8 @@ class FedConcat(FedAvg):
         return (lambda features: third.model.head(head(state["params"]), features)), third.world
 
     def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
+        if self._concatenated(state):
+            return self.clustered.outcome(state)
         return self.clustered.conclude(state, engine)
 
     def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
@@ -168,6 +177,17 @@ class FedConcat(FedAvg):
             torch.manual_seed(key(engine.seed, "classifier"))
             fresh = nn.Linear(width, classes)
         return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
+
+
+@contextmanager
+def _keys_of_clustering() -> Iterator[None]:
+    """Errors name the clustering's keys where they stand: algorithm.clustering.clusters, not algorithm.clusters."""
+    try:
+        yield
+    except ConfigError as error:
+        group, _, name = error.key.partition(".")
+        key = f"algorithm.clustering.{name}" if group == "algorithm" else error.key
+        raise ConfigError(key, error.value, error.right) from error
 
 
 def encoders(params: Params) -> Params:

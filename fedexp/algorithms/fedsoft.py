@@ -47,11 +47,17 @@ class FedSoft(Clustered):
         """Estimate u anew where it is `interval` rounds old (or, with partial participation, older)."""
         importance, estimated = state["importance"].cpu().clone(), state["estimated"].cpu().clone()
         for client in ids[state["round"] - estimated[ids] >= self.interval].tolist():
-            nearest = losses(state["params"], client, engine).argmin(0).cpu()
-            share = torch.bincount(nearest, minlength=self.clusters).to(importance) / len(nearest)
-            importance[client] = share.clamp_min(_LEAST)
+            importance[client] = self._shares(state, client, engine).clamp_min(_LEAST)
             estimated[client] = state["round"]
         return {**state, "importance": importance, "estimated": estimated, "assigned": importance.argmax(1)}
+
+    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
+        return torch.stack([self._shares(state, client, engine).argmax() for client in ids.tolist()])
+
+    def _shares(self, state: State, client: int, engine: Engine) -> Tensor:
+        """Of the client's examples, on how many which model has the smallest loss [K]."""
+        nearest = losses(state["params"], client, engine).argmin(0).cpu()
+        return torch.bincount(nearest, minlength=self.clusters).to(engine.world.dtype) / len(nearest)
 
     def send(self, state: State, ids: Tensor) -> Sent:
         """The model to start from and the K - 1 others; the client knows its shares u."""

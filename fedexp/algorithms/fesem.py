@@ -44,11 +44,18 @@ class FeSEM(Clustered):
         if state["round"] == 0:
             order = torch.randperm(len(assigned), generator=generator(engine.seed, "groups"))
             assigned[order] = torch.arange(len(assigned)) % self.clusters
-        for client in ids[state["took_part"].cpu()[ids]].tolist():
-            own = tree.take(state["last"], client)
-            distance = torch.stack([tree.squared_distance(own, centre) for centre in tree.unstack(state["params"])])
-            assigned[client] = distance.argmin().cpu()
+        else:
+            assigned[ids] = self.choices(state, ids, engine)
         return {**state, "assigned": assigned}
+
+    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
+        """The nearest centres; who never took part stays in its first group."""
+        chosen = state["assigned"].cpu()[ids]
+        for place in state["took_part"].cpu()[ids].nonzero().flatten().tolist():
+            own = tree.take(state["last"], int(ids[place]))
+            distance = torch.stack([tree.squared_distance(own, centre) for centre in tree.unstack(state["params"])])
+            chosen[place] = distance.argmin().cpu()
+        return chosen
 
     def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
         weights = {name: params[name] for name in model.weights}

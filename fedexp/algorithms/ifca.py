@@ -28,12 +28,14 @@ class Ifca(Clustered):
         state = super().init(world, model, params)
         return state if self.identical_start else {**state, "params": distinct(params, self.clusters)}
 
+    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
+        best = [losses(state["params"], client, engine).mean(1).argmin().cpu() for client in ids.tolist()]
+        return torch.stack(best)
+
     def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
-        models = state["params"]
-        best = [losses(models, client, engine).mean(1).argmin().cpu() for client in ids.tolist()]
         assigned = state["assigned"].cpu().clone()
-        assigned[ids] = torch.stack(best)
+        assigned[ids] = self.choices(state, ids, engine)
         if self.clusters > 1:
             # `send` counts the model that is trained; here are the other K - 1 (any of them: all are one size).
-            engine.exchange(ids, down=tree.spread(tree.take(models, slice(1, None)), len(ids)))
+            engine.exchange(ids, down=tree.spread(tree.take(state["params"], slice(1, None)), len(ids)))
         return {**state, "assigned": assigned}

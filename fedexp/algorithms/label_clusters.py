@@ -128,22 +128,25 @@ class LabelClusters(Clustered):
 
     def _group(self, state: State, distributions: dict[str, Tensor], engine: Engine) -> State:
         """Assign every client by the first of `distributions`; a copy of the one model for each cluster."""
-        points, seed = next(iter(distributions.values())).numpy(), engine.seed
-        clusters = self.clusters
-        if clusters == "elbow":
-            clusters = elbow(inertias(points, seed), most=max(1, len(points) // 4))
-        if self.balanced:
-            labels = balanced_k_means(points, clusters, seed, self.slack)
-        else:
-            labels = k_means(points, clusters, seed)
+        labels = self._clustered(next(iter(distributions.values())).numpy(), engine.seed)
         start = tree.take(state["params"], 0)
         models = tree.apply(torch.clone, tree.spread(start, int(labels.max()) + 1))
         return {
             **state, "params": models, "assigned": torch.from_numpy(labels), "distributions": distributions,
         }  # fmt: skip
 
-    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        result = super().conclude(state, engine)
+    def _clustered(self, points: np.ndarray, seed: int) -> np.ndarray:
+        if not np.isfinite(points).all():  # of diverged models: in one cluster they end the run, as they do in FedAvg
+            return np.zeros(len(points), dtype=np.int64)
+        clusters = self.clusters
+        if clusters == "elbow":
+            clusters = elbow(inertias(points, seed), most=max(1, len(points) // 4))
+        if self.balanced:
+            return balanced_k_means(points, clusters, seed, self.slack)
+        return k_means(points, clusters, seed)
+
+    def outcome(self, settled: State) -> dict[str, Any]:
+        result = super().outcome(settled)
         return result | {"privacy": privacy(self.epsilon)} if self.labels == "noisy" else result
 
     def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
@@ -159,12 +162,12 @@ class LabelClusters(Clustered):
             for label in range(values.shape[1])
         }
         table = pd.DataFrame({"cluster": state["assigned"].cpu().numpy(), **columns}).rename_axis("client")
-        curve = inertias(next(iter(found.values())).numpy(), engine.seed)
-        return {
-            "label_distributions": table,
-            "label_distributions_first_clients": pictures.distributions(shown),
-            "elbow": pictures.elbow(curve, chosen=int(state["assigned"].max()) + 1),
-        }
+        exhibits = {"label_distributions": table, "label_distributions_first_clients": pictures.distributions(shown)}
+        points = next(iter(found.values())).numpy()
+        if np.isfinite(points).all():
+            curve = inertias(points, engine.seed)
+            exhibits["elbow"] = pictures.elbow(curve, chosen=int(state["assigned"].max()) + 1)
+        return exhibits
 
 
 def privacy(epsilon: float) -> dict[str, Any]:

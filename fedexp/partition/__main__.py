@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from fedexp.build import build_dataset, build_world
-from fedexp.main import composed, one_line_errors
+from fedexp.main import answer_help, composed, one_line_errors
 from fedexp.measure.skew import emd, mean_emd
 from fedexp.record import partition
 
 
 def main(words: list[str]) -> None:
     """Print clients x classes, each client's size and EMD. Exit code 2 for settings that cannot work."""
+    answer_help(words, __doc__)
     with one_line_errors(words):
         config = composed(words)
         dataset = build_dataset(config)

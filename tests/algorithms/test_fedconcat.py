@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from program import only_folder, result, run
 from worlds import LOCAL, gap, make_engine, make_model, make_world, play
 
 from fedexp import tree
@@ -201,6 +202,40 @@ def test_bytes_are_the_closed_form(labels):
     assert round(total / encoder, 1) == 49.8  # and as they are sent
 
 
+@pytest.mark.parametrize("name", ["counted", "random_inputs"])
+def test_everyone_sends_labels_and_gets_encoders_however_few_take_part(name):
+    """Two of six in a round: bytes (up, down) of the first, an encoder round, the first of the head, another."""
+    algorithm, world, model, engine, state = set_up(name=name, k=2)
+    measured = []
+    for _ in range(4):
+        state = advance(algorithm, state, world, engine, 1)
+        measured.append(traffic(engine.drain()))
+    whole, encoder = (tree.size_in_bytes(part) for part in (model.params(), encoders(model.params())))
+    small = tree.size_in_bytes(head(state["params"]))
+    first = (2 * whole + 6 * 4 * 4, 2 * whole) if name == "counted" else (6 * whole, 6 * whole)  # shares, or models
+    assert measured == [first, (2 * whole, 2 * whole), (2 * small, 2 * small + 6 * 2 * encoder), (2 * small, 2 * small)]
+
+
+def test_the_outcome_of_the_clustering_is_the_run_s():
+    for rounds in (2, 3):
+        algorithm, world, _, engine, state = set_up(name="noisy", k=2)
+        result = algorithm.conclude(advance(algorithm, state, world, engine, rounds), engine)
+        assert result["privacy"]["epsilon"] == 5.0
+        assert len(result["clients_by_cluster"]) == 2
+        assert sum(result["clients_by_cluster"]) == 6
+
+
+def test_clients_by_cluster_are_the_choices_among_the_frozen_models():
+    """Two of six in a round: not all have been drawn when the encoders are frozen."""
+    algorithm, world, _, engine, state = set_up(name="ifca", k=2)
+    state = advance(algorithm, state, world, engine, 2)
+    chosen = algorithm.conclude(state, engine)
+    assert chosen["clients_by_cluster"] != torch.bincount(state["assigned"], minlength=3).tolist()
+    for _ in range(2):
+        state = advance(algorithm, state, world, engine, 1)
+        assert algorithm.conclude(state, engine) == chosen
+
+
 def test_heads_move_only_in_the_third_stage_and_are_all_that_moves():
     algorithm, world, _, engine, state = set_up()
     state = advance(algorithm, state, world, engine, 3)
@@ -216,6 +251,22 @@ def test_feature_map_on_request():
     state = advance(algorithm, state, world, engine, 3)
     assert {"feature_map", "elbow", "label_distributions"} < set(algorithm.exhibits(state, engine))
     assert "feature_map" not in make()(6, LOCAL).exhibits(state, engine)
+    smallest = make(feature_map=2)(6, LOCAL).exhibits(state, engine)["feature_map"]
+    assert [axes.has_data() for axes in smallest.axes] == [True]
+
+
+@pytest.mark.parametrize("labels", ["random_inputs", "bias", "bias_published"])
+def test_a_diverged_first_round_ends_the_run_as_diverged(monkeypatch, tmp_path, labels):
+    """With all pictures: labels cannot be inferred from models that are not finite, nor features be drawn."""
+    words = [
+        "algorithm=fedconcat_id", f"algorithm.clustering.labels={labels}", "algorithm.clustering.random_inputs=50",
+        "algorithm.clustering.clusters=elbow", "algorithm.feature_map=20", "rounds=40", "local.lr=1e18",
+    ]  # fmt: skip
+    assert run(monkeypatch, tmp_path, *words) == 0
+    found = result(tmp_path)
+    assert (found["status"], found["rounds"], found["clients_by_cluster"]) == ("diverged", 1, [20])
+    assert (only_folder(tmp_path) / "feature_map.png").exists()
+    assert not (only_folder(tmp_path) / "elbow.png").exists()
 
 
 def test_concatenated_features_stand_side_by_side():
@@ -232,10 +283,29 @@ def test_settings_are_checked():
         FedConcat(1, LOCAL, encoder_rounds=0)
     with pytest.raises(ConfigError, match=r"algorithm\.classifier_start"):
         FedConcat(1, LOCAL, classifier_start="zero")
-    with pytest.raises(ConfigError, match=r"algorithm\.clustering\.labels"):
+    with pytest.raises(ConfigError, match=r"algorithm\.feature_map=1: .*at least 2"):
+        FedConcat(1, LOCAL, feature_map=1)
+
+
+def test_keys_of_the_clustering_are_named_where_they_stand():
+    world = make_world()
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=guessed"):
         FedConcat(1, LOCAL, clustering=partial(LabelClusters, labels="guessed"))
-    with pytest.raises(ConfigError, match="clusters=9"):
-        FedConcat(1, LOCAL, clustering=partial(LabelClusters, clusters=9)).check(make_world())
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.clusters=9: .*clients=6"):
+        FedConcat(1, LOCAL, clustering=partial(LabelClusters, clusters=9)).check(world)
+    model = make_model("cnn", world)
+    unbiased = {name: leaf for name, leaf in model.params().items() if name != "head.bias"}
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=bias: .*no bias"):
+        FedConcat(1, LOCAL, clustering=partial(LabelClusters, labels="bias")).init(world, model, unbiased)
+
+
+@pytest.mark.parametrize(("wrong", "named"), [("ifca", "ifca"), (FedAvg, "FedAvg")])
+def test_what_does_not_cluster_is_refused(wrong, named):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.clustering={named}: .*algorithm@algorithm\.clustering=ifca"):
+        FedConcat(1, LOCAL, clustering=wrong)
+
+
+def test_a_model_without_an_encoder_is_refused():
     world = make_world()
     model = make_model("linear", world)
     with pytest.raises(ConfigError, match="below its head"):

@@ -59,6 +59,22 @@ def test_shares_stand_for_an_interval():
     assert third["estimated"].tolist() == [2, 1]
 
 
+def test_measures_ask_every_client_also_those_never_drawn():
+    """By largest share of examples: 3/4 of class 1, all of class 0, 3/4 of class 2. Only client 1 has an estimate."""
+    world = make_world([4, 4, 4])
+    world.y[world.rows] = torch.tensor([1, 2, 1, 1, 0, 0, 0, 0, 2, 0, 2, 2])
+    model = make_model("linear", world)
+    engine, algorithm = make_engine(model, world, LOCAL), FedSoft(1, LOCAL, clusters=3)
+    state = {**algorithm.init(world, model, model.params()), "params": answering(3)}
+    state = algorithm.assign(state, torch.tensor([1]), engine)
+    assert state["assigned"].tolist() == [0, 0, 0]
+    score = (3 / 4 + 1 + 3 / 4) / 3
+    assert algorithm.observe(state, engine) == {"assigned_accuracy": pytest.approx(score)}
+    assert algorithm.conclude(state, engine) == {"clients_by_cluster": [1, 1, 1]}
+    assert engine.drain() == []
+    assert state["estimated"].tolist() == [-2, 0, -2]
+
+
 def test_proximal_step_and_merge_by_hand():
     """The first step's pull is -lr mu sum_s u_s (w - w_s): the class-0 logits' bias starts at 1 in model 0,
     at 0 in model 1. Without a proximal term the same step lacks just that."""

@@ -49,6 +49,8 @@ def test_later_each_belongs_to_the_nearest_centre():
     state |= {"round": 3, "params": near(0.0, 1.0), "last": near(0.8, 0.4, 0.9)}
     state |= {"took_part": torch.tensor([True, True, False]), "assigned": torch.tensor([0, 1, 0])}
     assert algorithm.assign(state, torch.arange(3), engine)["assigned"].tolist() == [1, 0, 0]
+    assert algorithm.assign(state, torch.tensor([2, 1]), engine)["assigned"].tolist() == [0, 0, 0]  # who takes part
+    assert algorithm.conclude(state, engine) == {"clients_by_cluster": [2, 1]}  # measures ask everyone
 
 
 def test_clients_leave_their_last_weights():

@@ -38,6 +38,21 @@ def test_clients_take_the_model_with_the_smallest_loss():
     assert torch.equal(algorithm.send(state, ids).start["head.bias"], biases[[2, 1, 0]])
 
 
+def test_measures_ask_every_client_also_those_never_drawn():
+    """Each client holds one class, which one model always answers: asked anew, all of them choose that model."""
+    world = make_world([4, 4, 4, 4])
+    world.y[world.rows] = torch.tensor([1, 0, 2, 2]).repeat_interleave(4)
+    model = make_model("linear", world)
+    engine, algorithm = make_engine(model, world, LOCAL), Ifca(1, LOCAL, clusters=3)
+    biases = torch.eye(4, dtype=torch.float64)[:3]
+    models = {"head.weight": torch.zeros(3, 4, 64, dtype=torch.float64), "head.bias": biases}
+    state = {"round": 3, "params": models, "assigned": torch.zeros(4, dtype=torch.int64)}
+    assert algorithm.observe(state, engine) == {"assigned_accuracy": 1.0}
+    assert algorithm.conclude(state, engine) == {"clients_by_cluster": [1, 1, 2]}
+    assert engine.drain() == []  # a measure sends nothing
+    assert state["assigned"].tolist() == [0] * 4  # nor does it change what follows
+
+
 def test_identical_starts_all_go_to_the_first_model():
     """The published code's first round: ties everywhere."""
     state = play(lambda _, local: Ifca(6, local, clusters=3, identical_start=True), count=1)

@@ -4,6 +4,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from fedexp.algorithms.fedconcat import FedConcat
+from fedexp.algorithms.fedsoft import FedSoft
+from fedexp.algorithms.fesem import FeSEM
+from fedexp.algorithms.ifca import Ifca
+from fedexp.algorithms.label_clusters import LabelClusters
 from fedexp.build import build_algorithm
 from fedexp.errors import ConfigError
 from fedexp.main import CONF
@@ -41,7 +46,8 @@ def test_fedconcat_has_as_many_bytes_as_50_rounds(algorithm, dataset, rounds):
 @pytest.mark.parametrize(
     ("dataset", "partition", "decay"),
     [("cifar100", "classes2", 0.001), ("cifar100", "classes3", 0.001), ("cifar100", "dir0.1", 0.002),
-     ("cifar100", "dir0.5", 0.005), ("tiny_imagenet", "classes2", 0.001), ("tiny_imagenet", "dir0.5", 0.002)],
+     ("cifar100", "dir0.5", 0.005), ("cifar100", "dir1.0", 0.005), ("tiny_imagenet", "classes2", 0.001),
+     ("tiny_imagenet", "dir0.5", 0.002), ("tiny_imagenet", "dir1.0", 0.002), ("cifar100", "iid", 1e-5)],
 )  # fmt: skip
 def test_large_models(dataset, partition, decay):
     config = composed("model=resnet50", f"dataset={dataset}", f"partition={partition}", "algorithm=fedconcat_id")
@@ -53,6 +59,16 @@ def test_large_models(dataset, partition, decay):
     assert composed("model=resnet50", f"dataset={dataset}").rounds == 500
 
 
+@pytest.mark.parametrize("dataset", ["cifar100", "tiny_imagenet"])
+def test_large_models_have_no_weight_decay_for_a_partition_that_the_paper_lacks(dataset):
+    """But for the user's own; and smaller models need none by partition."""
+    words = [f"dataset={dataset}", "partition=dir0.5", "partition.alpha=0.3"]
+    with pytest.raises(ConfigError, match=r"local\.weight_decay.*no value for dir0\.3.*dir0\.1"):
+        composed("model=resnet50", *words)
+    assert composed("model=resnet50", *words, "local.weight_decay=0.002").local.weight_decay == 0.002
+    assert composed(*words).local.weight_decay == 1e-5
+
+
 def test_constants_reach_only_who_has_the_key():
     assert composed("algorithm=moon", "dataset=fmnist").algorithm.mu == 0.1
     assert composed("algorithm=moon").algorithm.mu == 5.0
@@ -60,6 +76,49 @@ def test_constants_reach_only_who_has_the_key():
     assert composed("partition=dir0.1").partition.construction == "class_split"
     assert "construction" not in composed("partition=classes2").partition
     assert composed("algorithm=centralized").rounds == 200
+
+
+VARIANTS = {  # what clusters, and how, where it is not by the defaults
+    "fedconcat": (LabelClusters, {"labels": "counted", "balanced": False}),
+    "fedconcat_balanced": (LabelClusters, {"labels": "counted", "balanced": True}),
+    "fedconcat_dp": (LabelClusters, {"labels": "noisy", "balanced": False}),
+    "fedconcat_fedsoft": (FedSoft, {}),
+    "fedconcat_fesem": (FeSEM, {}),
+    "fedconcat_ib": (LabelClusters, {"labels": "bias", "balanced": False}),
+    "fedconcat_id": (LabelClusters, {"labels": "random_inputs", "balanced": False}),
+    "fedconcat_id_balanced": (LabelClusters, {"labels": "random_inputs", "balanced": True}),
+    "fedconcat_ifca": (Ifca, {}),
+}
+
+
+@pytest.mark.parametrize("paper", [None, "fedconcat"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_is_what_its_name_says(name, paper):
+    algorithm = build_algorithm(composed(f"algorithm={name}", paper=paper))
+    clusters, settings = VARIANTS[name]
+    assert type(algorithm) is FedConcat
+    assert algorithm.clustered == clusters(algorithm.clients_per_round, algorithm.local, **settings)
+
+
+def test_no_variant_is_left_out():
+    assert VARIANTS.keys() == {path.stem for path in (CONF / "algorithm").glob("fedconcat*.yaml")}
+
+
+@pytest.mark.parametrize("paper", [None, "fedconcat"])
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [("fedconcat", {"encoder_rounds": 31, "classifier_steps": 3, "classifier_weight_decay": 1e-5,
+                    "classifier_start": "random", "augmented": False}),
+     ("label_clusters", {"clusters": 5, "labels": "counted", "balanced": False, "slack": 1.0, "epsilon": 5.0,
+                         "random_inputs": 10_000, "bias_path": "published"}),
+     ("ifca", {"clusters": 5, "identical_start": False}), ("fedsoft", {"clusters": 5, "mu": 0.01, "interval": 2}),
+     ("fesem", {"clusters": 5, "mu": 0.1}), ("moon", {"mu": 5.0, "temperature": 0.5}), ("fedprox", {"mu": 0.01}),
+     ("fedrs", {"alpha": 0.5, "scaling": "missing"}), ("fedlc", {"tau": 1.0})],
+)  # fmt: skip
+def test_constants(name, constants, paper):
+    """By themselves and, on CIFAR-10, in the paper's protocol."""
+    algorithm = build_algorithm(composed(f"algorithm={name}", paper=paper))
+    assert {key: getattr(algorithm, key) for key in constants} == constants
 
 
 def test_the_command_line_wins():
