@@ -116,7 +116,7 @@ def test_the_same_run_spelt_out_is_the_same_run():
     long = composed(
         "dataset=mnist", "algorithm=cadis", "partition=mc", "model=mcmahan_cnn", "clients=100", "clients_per_round=10",
         "rounds=500", "local.epochs=5", "local.batch_size=8", "local.lr=0.001", "local.momentum=0",
-        "local.drop_last=true", "targets=[0.8,0.9]",
+        "local.drop_last=true", "targets=[0.8,0.9]", "evaluate_clients=participants",
     )  # fmt: skip
     assert fingerprint(short) == fingerprint(long)
 
