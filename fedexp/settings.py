@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, make_dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
@@ -196,9 +197,12 @@ def relevant(config: DictConfig) -> dict[str, Any]:
         del kept["measures"]  # a measure that is off is no part of a run's name
     kept["precision"] = plain["hardware"]["precision"]
     for group in GROUPS:
-        kept[group] = {
-            key: value for key, value in kept[group].items() if key not in ("root", "name", "source", "download")
-        }
+        kept[group].pop("name", None)
+    named = "download" in kept["dataset"]  # a known data set, wherever it lies; else the folder is the data
+    for key in ("source", "download", *(["root"] if named else [])):
+        kept["dataset"].pop(key, None)
+    if kept["dataset"].get("root") is not None:
+        kept["dataset"]["root"] = str(Path(str(kept["dataset"]["root"])).expanduser().absolute())
     return kept
 
 

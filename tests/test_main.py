@@ -95,6 +95,9 @@ def test_fingerprint_hashes_what_changes_results_and_nothing_else():
     assert fingerprint(composed("dataset=mnist", "dataset.root=a")) == fingerprint(
         composed("dataset=mnist", "dataset.root=b")
     )
+    own = [composed("dataset=image_folder", f"dataset.root={root}") for root in ("a", "b", "./a")]
+    assert fingerprint(own[0]) != fingerprint(own[1]), "the folder is the data"
+    assert fingerprint(own[0]) == fingerprint(own[2])
     assert set(GROUPS) == {"dataset", "partition", "model", "algorithm"}
 
 
