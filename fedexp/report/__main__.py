@@ -17,7 +17,7 @@ from fedexp.report.comparison import compare
 from fedexp.report.dashboard import dashboard
 from fedexp.report.html import html
 from fedexp.report.page import Page
-from fedexp.report.runs import Recorded, read
+from fedexp.report.runs import read
 from fedexp.report.writers import latex, markdown, terminal
 
 _HELP = """Runs beside what was published, or beside each other.
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _any_runs(folders: list[Path], rest: list[str], to: Path | None) -> int:
     if rest:
         raise ConfigError("words", " ".join(rest), "no such folder")
-    runs = [run for folder in folders for run in read(folder)]
+    runs = read(*folders)
     if not runs:
         raise ConfigError("words", " ".join(map(str, folders)), "no runs there")
     _write(compare_runs(runs), to or folders[0] / "reports" / "runs")
@@ -68,12 +68,13 @@ def _tables(words: list[str], folders: list[Path], to: Path | None, wants_dashbo
     for sweep in sweeps(words):
         if sweep.table is None:
             raise ConfigError("words", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
+        if all(job.config is None for job in sweep.jobs):
+            raise next(job.error for job in sweep.jobs if job.error is not None)
         if wants_dashboard:
             dashboard(sweep)
             continue
         root = _root(sweep)
-        runs: list[Recorded] = [run for folder in folders or [root] for run in read(folder)]
-        page = compare(sweep, runs)
+        page = compare(sweep, read(*(folders or [root])))
         _write(page, to or root / "reports" / page.name)
     return 0
 

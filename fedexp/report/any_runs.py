@@ -23,10 +23,11 @@ def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
     lines: dict[str, list[Recorded]] = {}
     for run in runs:
         lines.setdefault(repr([named[id(run)].get(key) for key in keys]), []).append(run)
-    groups = sorted(lines.values(), key=lambda group: -_mean(group, "final_accuracy"))
+    groups = sorted(lines.values(), key=lambda group: (not _done(group), -_mean(_counted(group), "final_accuracy")))
     page = Page(name, f"{len(runs)} runs, {len(groups)} settings")
     page.lead = [
-        f"Runs that differ in {' and '.join(draws) or 'their seed'} alone share a line: mean ± standard deviation. "
+        f"Runs that differ in {' and '.join(draws) or 'their seed'} alone share a line: mean ± standard deviation of "
+        "those that are complete. "
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else.")
     ]
     header = ["", *keys, "final accuracy, %", "best, %", "rounds", "MB sent", "seeds", "status"]
@@ -58,6 +59,7 @@ def _named(run: Recorded) -> dict[str, Any]:
 
 def _line(group: list[Recorded], keys: list[str], named: dict[int, dict[str, Any]]) -> list[Entry]:
     statuses = ", ".join(dict.fromkeys(run.status for run in group))
+    group = _counted(group)
     return [
         *(Entry(_text(named[id(group[0])].get(key))) for key in keys),
         Entry(_spread(group, "final_accuracy")), Entry(_spread(group, "best_accuracy")),
@@ -65,6 +67,15 @@ def _line(group: list[Recorded], keys: list[str], named: dict[int, dict[str, Any
         Entry(f"{(_mean(group, 'bytes_up') + _mean(group, 'bytes_down')) / 1e6:,.1f}"),
         Entry(str(len(group))), Entry(statuses),
     ]  # fmt: skip
+
+
+def _done(group: list[Recorded]) -> list[Recorded]:
+    return [run for run in group if run.complete]
+
+
+def _counted(group: list[Recorded]) -> list[Recorded]:
+    """The complete runs; where there are none, how far the others have come."""
+    return _done(group) or group
 
 
 def _values(group: list[Recorded], key: str) -> list[float]:

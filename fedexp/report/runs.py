@@ -1,6 +1,7 @@
 """Runs as their folders tell them."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import pandas as pd
 import yaml
 from omegaconf import OmegaConf
 
-from fedexp.settings import DRAWS, data_used, relevant
+from fedexp.settings import DRAWS, GROUPS, data_used, relevant
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMPLETE = ("finished", "diverged")
@@ -89,19 +90,36 @@ class Recorded:
         return f"{self.status}: {lines[-1]}" if lines else self.status
 
 
-def read(place: Path) -> list[Recorded]:
-    """The run in a folder, or all runs below it."""
-    found = [place / "config.yaml"] if (place / "config.yaml").exists() else sorted(place.glob("*/config.yaml"))
+def read(*places: Path) -> list[Recorded]:
+    """The run in each folder, or all runs below it, each once. What is no run is said and left out."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        own = place / "config.yaml"
+        for path in [own] if own.exists() else sorted(place.glob("*/config.yaml")):
+            found.setdefault(path.resolve(), path)
     runs = []
-    for path in found:
-        config = yaml.load(path.read_text(), Loader=_Loader)
+    for path in found.values():
+        try:
+            config = yaml.load(path.read_text(), Loader=_Loader)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            config = None
+        if not _is_run(config):
+            print(f"fedexp.report: {path.parent} holds no run that this version can read; left out", file=sys.stderr)
+            continue
         try:
             result = json.loads((path.parent / "result.json").read_text())
         except (OSError, ValueError):
             result = {}
-        if isinstance(config, dict) and "algorithm" in config:
-            runs.append(Recorded(path.parent, config, result))
+        runs.append(Recorded(path.parent, config, result if isinstance(result, dict) else {}))
     return runs
+
+
+def _is_run(config: Any) -> bool:
+    """Whether a config has all that a run is compared by (that of another version may not)."""
+    groups = (*GROUPS, "hardware", "measures")
+    if not isinstance(config, dict) or not all(isinstance(config.get(group), dict) for group in groups):
+        return False
+    return "seed" in config and "precision" in config["hardware"] and "reference" in config["measures"]
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

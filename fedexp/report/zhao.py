@@ -26,7 +26,7 @@ _LENGTH = ("rounds", "evaluate_every")  # of no effect on what a round before th
 def read_runs(folders: list[Path]) -> pd.DataFrame:
     """A row a finished run in or below `folders`: what the figures select by, and what came out."""
     found = sorted({file.parent for folder in folders for file in folder.rglob("result.json")})
-    return pd.DataFrame([_row(run) for folder in found for run in read(folder) if run.status == "finished"])
+    return pd.DataFrame([_row(run) for run in read(*found) if run.status == "finished"])
 
 
 def _row(run: Recorded) -> dict[str, Any]:

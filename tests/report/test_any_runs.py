@@ -41,6 +41,44 @@ def test_a_seed_that_an_algorithm_takes_too_is_a_seed(tmp_path):
     assert "25.00 ± 7.07" in [entry.main for entry in page.sheets[0].rows[0]]
 
 
+def test_what_is_incomplete_is_not_averaged(outputs):
+    (sweep,) = asked("algorithm=fedcat", "local.lr=0.2", "seed=2,3", f"output_root={outputs}")
+    leave_run(sweep.jobs[0], [0.9], status="interrupted")
+    (other,) = asked("algorithm=scaffold", f"output_root={outputs}")
+    leave_run(other.jobs[0], [0.95], status="interrupted")
+    rows = [[entry.main for entry in row] for row in compare_runs(read(outputs)).sheets[0].rows]
+    assert rows[0][1:3] == ["fedcat", "0.2"] and "63.00 ± 1.41" in rows[0] and "finished, interrupted" in rows[0]
+    assert rows[-1][1] == "scaffold", "what is complete comes first"
+
+
+def test_a_run_named_twice_is_one(outputs):
+    folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
+    assert len(read(outputs, folder, outputs / ".")) == 8
+
+
+@pytest.mark.parametrize(
+    "text", [b"algorithm: {name: x}", b"a: [", b"\xff\xfe", b"- 1", b"seed: 0\nmeasures: 3\nalgorithm: 1"]
+)
+def test_a_folder_that_holds_no_run_is_said_and_left_out(outputs, text, capsys):
+    (outputs / "odd").mkdir()
+    (outputs / "odd" / "config.yaml").write_bytes(text)
+    assert main([str(outputs)]) == 0
+    assert "odd holds no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{"])
+def test_a_damaged_result_is_a_run_that_is_not_complete(outputs, text):
+    folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
+    (folder / "result.json").write_text(text)
+    assert sorted(run.complete for run in read(outputs)) == [False] + [True] * 7
+
+
+def test_a_table_of_which_nothing_composes_overwrites_no_report(tmp_path, capsys):
+    assert main(["table=fedcat_1", "rounds=x", "--to", str(tmp_path / "reports")]) == 2
+    assert "'x'" in capsys.readouterr().err
+    assert not (tmp_path / "reports").exists()
+
+
 def test_the_command_writes_every_format(outputs, capsys):
     assert main([str(outputs)]) == 0
     said = capsys.readouterr().out
