@@ -36,10 +36,13 @@ def run(config: DictConfig) -> dict[str, Any]:
         result = folder.result()
         if result is not None and result["status"] in ("finished", "diverged"):
             display = Display(config.rounds, config.rounds)
-            display.summary("this run was finished before", result)
+            display.summary("this run was finished before; delete its folder to run it again", result)
             display.say(str(folder.path))
             return result
-        return Run(config, folder, stop).carry_out()
+        result = Run(config, folder, stop).carry_out()
+        if stop():  # in the last round: this run is done, a sweep's next ones are not to begin
+            raise Interrupted(stop.signal)
+        return result
 
 
 class Run:
@@ -75,10 +78,11 @@ class Run:
     def carry_out(self) -> dict[str, Any]:
         """All rounds; result.json at the end, whatever the end was."""
         self.tracker.start(self.config, self.folder.path, self.folder.fingerprint)
-        self.tracker.picture("partition", self.folder.path / "partition.png")
         status, added, began = "failed", {}, time.monotonic()
         try:
             state = self._resume() or self._begin()
+            if state["round"] == 0:
+                self.tracker.picture("partition", self.folder.path / "partition.png")
             self.display = Display(self.config.rounds, state["round"])
             if time.monotonic() - began >= self.config.checkpoint_seconds:
                 self._save(state)  # a long warm-up is not done twice
@@ -97,7 +101,7 @@ class Run:
             self.reference.close()
             result = self._result(status) | added
             self.folder.write_result(result)
-            self.tracker.finish(result, failed=status in ("failed", "diverged"))
+            self.tracker.finish(result, failed=status != "finished")
         self.folder.checkpoint.remove()
         self.display.summary(self.folder.path.name, result)
         self.display.say(str(self.folder.path))

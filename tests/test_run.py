@@ -188,6 +188,21 @@ def test_a_run_whose_end_failed_is_not_finished(monkeypatch, tmp_path):
     assert result(tmp_path)["status"] == "finished"
 
 
+def test_a_signal_after_the_last_round_ends_a_sweep_and_leaves_the_run_finished(monkeypatch, tmp_path):
+    (tmp_path / "late.py").write_text(
+        "import os, signal\n"
+        "from fedexp.algorithms.fedavg import FedAvg\n"
+        "class Late(FedAvg):\n"
+        "    def conclude(self, state, engine):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        return super().conclude(state, engine)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["-m", "algorithm._target_=late.Late", "algorithm.name=late", "seed=0,1", "rounds=1"]
+    assert run(monkeypatch, tmp_path / "out", *words) == 143
+    assert result(tmp_path / "out")["status"] == "finished"
+
+
 def interrupted_run(monkeypatch, root, *words):
     """A run folder with two checkpoints, made by a run that was killed."""
     job = start(root, "rounds=30", "local.epochs=3", "checkpoint_seconds=0", *words)

@@ -55,9 +55,10 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """result.json, if there is a readable one."""
         try:
-            return json.loads((self.path / "result.json").read_text())
+            found = json.loads((self.path / "result.json").read_text())
         except (OSError, ValueError):
             return None
+        return found if isinstance(found, dict) and "status" in found else None
 
     def write_config(self) -> None:
         files.write_text(self.path / "config.yaml", OmegaConf.to_yaml(self.config, resolve=True))

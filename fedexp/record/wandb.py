@@ -2,6 +2,7 @@
 
 import netrc
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ class WandbTracker(Tracker):
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
         if not online:
-            print(f"fedexp: wandb offline; to upload: wandb sync {folder}/wandb/offline-run-*")
+            print(f"fedexp: wandb offline; to upload: wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*")
 
     def picture(self, name: str, path: Path) -> None:
         def send() -> None:

@@ -1,6 +1,7 @@
 """wandb for real, offline: the file that it wrote is read back."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -54,7 +55,17 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(monkeypatch, tmp_path):
     resumed = [values(record.item) for record in wandb_file.read(files[1])["history"]]
     rounds = [row["round"] for row in resumed if "test_accuracy" in row]
     assert rounds == list(range(rounds[0], 21))
+    assert len(resumed) == len(rounds), "the partition's picture is there already"
     assert rounds[0] >= 4
+
+
+def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path):
+    job = start(tmp_path, *OFFLINE, "rounds=40", "local.epochs=3")
+    wait_for_rounds(tmp_path, 2, job)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
+    assert wandb_file.read(file)["exit"][0].exit_code != 0
 
 
 def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, capfd):
