@@ -32,6 +32,12 @@ def test_crop_takes_every_place_and_test_takes_the_centre():
     assert torch.equal(crops - crops[:, :, :1, :1], (centre - centre[0, 0, 0, 0]).expand(500, 1, 4, 4))
 
 
+def test_crop_stays_within_the_image_at_the_largest_draw():
+    x = torch.arange(40 * 40, dtype=torch.float32).view(1, 1, 40, 40)
+    crop = Transform(crop=32)(x, torch.tensor([15816853]))
+    assert max(crop[0, 0, 0, 0] // 40, crop[0, 0, 0, 0] % 40) == 8
+
+
 def test_flip_turns_half_and_is_drawn_anew_for_every_key():
     x = torch.arange(4, dtype=torch.float32).view(1, 1, 1, 4).expand(1000, 1, 1, 4)
     y = Transform(flip=True)(x, torch.arange(1000))
