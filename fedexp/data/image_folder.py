@@ -70,7 +70,7 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
 
 def decoded(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
-    cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}.pt"
+    cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-8bit.pt"
     return cached(cache, files, lambda: _decode(files, size, grey))
 
 
@@ -82,6 +82,8 @@ def _decode(files: list[Path], size: int | None, grey: bool) -> Tensor:
             image = decode_image(str(file), mode=mode)
         except RuntimeError as error:
             raise ConfigError("dataset.root", file, f"does not decode as a picture ({error})") from error
+        if image.dtype == torch.uint16:  # a PNG of 16 bits a channel; torch cannot shift uint16 itself
+            image = (image.int() >> 8).to(torch.uint8)
         return image if size is None else resize(image, [size, size], antialias=True)
 
     with ThreadPoolExecutor() as pool:

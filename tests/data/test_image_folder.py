@@ -67,6 +67,15 @@ def test_size_and_grey(folder):
     assert data.train_x.dtype == torch.uint8
 
 
+@pytest.mark.parametrize("size", [None, 4])
+def test_pictures_of_16_bits_become_8_bits(folder, size):
+    deep = np.full((5, 6), 51 * 256 + 200, dtype=np.uint16)
+    Image.fromarray(deep).save(folder / "train" / "cat" / "0.png")
+    data = image_folder(str(folder), Transform(), size=size)
+    assert data.train_x.dtype == torch.uint8
+    assert data.train_x[:2, 0, 0, 0].tolist() == [51, 1]
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
