@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedexp.errors import require
 from fedexp.randomness import uniform
 
 
@@ -16,7 +17,8 @@ class Transform:
     Stored uint8 is scaled to [0, 1] first. `crop` is the side of a random crop out of the image padded by
     `pad` (centre crop at test), `flip` a random horizontal flip, `rotate` a random rotation of at most so
     many degrees, `standardise` gives every image mean 0 and deviation 1 (TensorFlow's per-image rule),
-    then (x - mean) / std per channel. Augmentation is drawn anew for every batch, from its keys.
+    then (x - mean) / std per channel, one number being for all of them. Augmentation is drawn anew for every
+    batch, from its keys.
     """
 
     mean: list[float] = field(default_factory=list)
@@ -105,3 +107,11 @@ class Dataset:
     transform: Transform
     owners: Tensor | None = None
     class_names: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where the transform does not fit the examples."""
+        mean, std = self.transform.mean, self.transform.std
+        channels = self.train_x.shape[1]
+        right = f"must have one number or one for each of {self.name}'s {channels} channels"
+        require(len(mean) in (0, 1, channels), "dataset.transform.mean", mean, right)
+        require(not mean or len(std) in (1, channels), "dataset.transform.std", std, right)

@@ -5,11 +5,14 @@ import os
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from PIL import Image
 
+from fedexp.build import build_dataset
 from fedexp.data import Transform
 from fedexp.data.image_folder import image_folder
 from fedexp.errors import ConfigError
+from fedexp.main import CONF
 
 
 def paint(path, value, size=(6, 5)):
@@ -74,6 +77,29 @@ def test_pictures_of_16_bits_become_8_bits(folder, size):
     data = image_folder(str(folder), Transform(), size=size)
     assert data.train_x.dtype == torch.uint8
     assert data.train_x[:2, 0, 0, 0].tolist() == [51, 1]
+
+
+def configured(folder, *words):
+    """The data set that the program builds with dataset=image_folder."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return build_dataset(compose("config", overrides=["dataset=image_folder", f"dataset.root={folder}", *words]))
+
+
+@pytest.mark.parametrize(("grey", "channels"), [("false", 3), ("true", 1)])
+def test_shipped_mean_suits_colour_and_grey(folder, grey, channels):
+    data = configured(folder, f"dataset.grey={grey}")
+    x = data.transform(data.train_x)
+    assert x.shape == (6, channels, 5, 6)
+    assert torch.equal(x, Transform(mean=[0.5] * channels, std=[0.5] * channels)(data.train_x))
+
+
+@pytest.mark.parametrize(
+    ("grey", "key", "value", "channels"),
+    [("true", "mean", "[0.1,0.2,0.3]", 1), ("true", "std", "[0.1,0.2,0.3]", 1), ("false", "mean", "[0.1,0.2]", 3)],
+)
+def test_mean_and_std_of_other_channels_are_refused(folder, grey, key, value, channels):
+    with pytest.raises(ConfigError, match=rf"dataset\.transform\.{key}=.*{channels} channels"):
+        configured(folder, f"dataset.grey={grey}", f"dataset.transform.{key}={value}")
 
 
 @pytest.mark.parametrize(
