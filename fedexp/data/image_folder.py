@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
-from torchvision.transforms.v2.functional import resize
+from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
@@ -84,6 +84,8 @@ def _decode(files: list[Path], size: int | None, grey: bool) -> Tensor:
             raise ConfigError("dataset.root", file, f"does not decode as a picture ({error})") from error
         if image.dtype == torch.uint16:  # a PNG of 16 bits a channel; torch cannot shift uint16 itself
             image = (image.int() >> 8).to(torch.uint8)
+        if grey and len(image) == 3:  # GIF and WebP decode to colours whatever the mode
+            image = rgb_to_grayscale(image)
         return image if size is None else resize(image, [size, size], antialias=True)
 
     with ThreadPoolExecutor() as pool:

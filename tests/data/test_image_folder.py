@@ -79,6 +79,16 @@ def test_pictures_of_16_bits_become_8_bits(folder, size):
     assert data.train_x[:2, 0, 0, 0].tolist() == [51, 1]
 
 
+@pytest.mark.parametrize("kind", ["gif", "webp", "png", "jpg"])
+def test_grey_is_one_channel_whatever_the_kind_of_file(tmp_path, kind):
+    for part in ("train", "test"):
+        (tmp_path / part / "cat").mkdir(parents=True)
+        Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / part / "cat" / f"0.{kind}")
+    data = image_folder(str(tmp_path), Transform(), grey=True)
+    assert data.train_x.shape == (1, 1, 16, 16)
+    assert (data.train_x.float() - (0.299 * 200 + 0.587 * 100 + 0.114 * 50)).abs().max() < 3
+
+
 def configured(folder, *words):
     """The data set that the program builds with dataset=image_folder."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
