@@ -54,7 +54,7 @@ class Transform:
         return x
 
     def _centre(self, x: Tensor) -> Tensor:
-        if self.crop is None or self.crop == x.shape[-1]:
+        if self.crop is None or x.shape[-2:] == (self.crop, self.crop):
             return x
         top, left = ((side - self.crop) // 2 for side in x.shape[-2:])
         return x[..., top : top + self.crop, left : left + self.crop]
@@ -115,3 +115,9 @@ class Dataset:
         right = f"must have one number or one for each of {self.name}'s {channels} channels"
         require(len(mean) in (0, 1, channels), "dataset.transform.mean", mean, right)
         require(not mean or len(std) in (1, channels), "dataset.transform.std", std, right)
+        crop, sides = self.transform.crop, [*self.train_x.shape[2:], *self.test_x.shape[2:]]
+        require(
+            crop is None or 1 <= crop <= min(sides, default=0), "dataset.transform.crop", crop,
+            f"must be null or from 1 to the shortest side of {self.name}'s images, {min(sides, default=0)}: test "
+            "images are cropped without dataset.transform.pad",
+        )  # fmt: skip

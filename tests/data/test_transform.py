@@ -1,8 +1,11 @@
 """Normalising and augmenting on the device."""
 
+import pytest
 import torch
 
 from fedexp.data import Transform
+from fedexp.data.made import made
+from fedexp.errors import ConfigError
 
 
 def test_normalises_per_channel():
@@ -36,6 +39,28 @@ def test_crop_stays_within_the_image_at_the_largest_draw():
     x = torch.arange(40 * 40, dtype=torch.float32).view(1, 1, 40, 40)
     crop = Transform(crop=32)(x, torch.tensor([15816853]))
     assert max(crop[0, 0, 0, 0] // 40, crop[0, 0, 0, 0] % 40) == 8
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_crop_of_one_side_alone(shape):
+    x = torch.arange(24, dtype=torch.float32).view(1, 1, *shape)
+    transform = Transform(crop=4)
+    assert transform(x).shape == transform(x, torch.arange(1)).shape == (1, 1, 4, 4)
+    assert torch.equal(transform(x), x[..., 1:5, :] if shape[0] == 6 else x[..., 1:5])
+
+
+@pytest.mark.parametrize(
+    ("shape", "transform"),
+    [
+        ([1, 28, 28], Transform(crop=32, pad=2)),
+        ([1, 40, 28], Transform(crop=32)),
+        ([1, 8, 8], Transform(crop=0)),
+    ],
+)
+def test_crop_that_a_test_image_lacks_is_refused(shape, transform):
+    with pytest.raises(ConfigError, match=rf"dataset\.transform\.crop={transform.crop}: .* {shape[2]}: test images"):
+        made(transform, shape, train=3, test=2)
+    assert made(Transform(crop=shape[2], pad=2), shape, train=3, test=2).transform.crop == shape[2]
 
 
 def test_flip_turns_half_and_is_drawn_anew_for_every_key():
