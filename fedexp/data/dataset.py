@@ -85,7 +85,10 @@ def _rotate(x: Tensor, degrees: Tensor) -> Tensor:
     """x [n, c, h, w] rotated about its centre, nearest pixel, zeros outside (as torchvision's default)."""
     angle = degrees.to(x.dtype).deg2rad()
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    theta = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
+    height, width = x.shape[-2:]  # affine_grid's units are half a side, each side's own
+    across = torch.stack([cos, -sin * (height / width), zero], 1)
+    down = torch.stack([sin * (width / height), cos, zero], 1)
+    theta = torch.stack([across, down], 1)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="nearest", padding_mode="zeros", align_corners=False)
 

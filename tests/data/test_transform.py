@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torchvision.transforms.functional import rotate
 
 from fedexp.data import Transform
 from fedexp.data.made import made
 from fedexp.errors import ConfigError
+from fedexp.randomness import uniform
 
 
 def test_normalises_per_channel():
@@ -84,3 +86,12 @@ def test_rotation_by_zero_changes_nothing_and_small_ones_little():
     y = Transform(rotate=15.0)(x, torch.arange(8))
     assert not torch.equal(x, y)
     torch.testing.assert_close(y[:, :, 4, 4], x[:, :, 4, 4])
+
+
+@pytest.mark.parametrize("shape", [(17, 31), (31, 17), (20, 20)])
+def test_rotation_is_torchvisions_whatever_the_sides(shape):
+    x = torch.arange(1.0, 1 + shape[0] * shape[1]).view(1, 1, *shape)
+    for key in torch.arange(4):
+        degrees = (uniform(key, 4)[3] * 2 - 1) * 90
+        y = Transform(rotate=90.0)(x, key.view(1))
+        assert (y != rotate(x[0], float(degrees))).double().mean() < 0.01  # nearest pixels that are as near
