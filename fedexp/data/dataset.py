@@ -112,7 +112,13 @@ class Dataset:
     class_names: list[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where the transform does not fit the examples."""
+        """Raises ConfigError where labels or the transform do not fit."""
+        for part, y in (("train", self.train_y), ("test", self.test_y)):
+            require(
+                y.dtype == torch.int64 and bool(((y >= 0) & (y < self.classes)).all()), "dataset", self.name,
+                f"{part} labels must be int64 from 0 to {self.classes - 1}, for {self.classes} classes; they are "
+                f"{str(y.dtype).removeprefix('torch.')}" + (f" from {y.min()} to {y.max()}" if len(y) else ""),
+            )  # fmt: skip
         mean, std = self.transform.mean, self.transform.std
         channels = self.train_x.shape[1]
         right = f"must have one number or one for each of {self.name}'s {channels} channels"
