@@ -46,4 +46,5 @@ def uniform(keys: Tensor, count: int, stream: int = 0) -> Tensor:
     Dropout and augmentation draw with it, so that one client and a whole cohort see the same numbers.
     """
     counter = torch.arange(count, device=keys.device) + (stream << 24)
-    return mix(mix(keys).unsqueeze(-1) * 0x2545F49 + mix(counter)).float() / 2**31
+    numbers = mix(mix(keys).unsqueeze(-1) * 0x2545F49 + mix(counter)).float() / 2**31
+    return numbers.clamp(max=1 - 2**-24)  # float32 rounds the 64 largest of the 2**31 up to 1

@@ -33,3 +33,8 @@ def test_hashed_numbers_do_not_depend_on_company():
     keys = torch.tensor([5, 6, 7])
     assert torch.equal(uniform(keys, 10)[1], uniform(keys[1], 10))
     assert torch.equal(torch.func.vmap(lambda k: uniform(k, 10))(keys), uniform(keys, 10))
+
+
+def test_hashed_numbers_stay_below_one_where_float32_rounds_up():
+    numbers = uniform(torch.tensor([15816853]), 2)
+    assert 1 - 2**-23 < numbers.max() < 1

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedexp.errors import require
 from fedexp.randomness import uniform
 
 
@@ -16,7 +17,8 @@ class Transform:
     Stored uint8 is scaled to [0, 1] first. `crop` is the side of a random crop out of the image padded by
     `pad` (centre crop at test), `flip` a random horizontal flip, `rotate` a random rotation of at most so
     many degrees, `standardise` gives every image mean 0 and deviation 1 (TensorFlow's per-image rule),
-    then (x - mean) / std per channel. Augmentation is drawn anew for every batch, from its keys.
+    then (x - mean) / std per channel, one number being for all of them. Augmentation is drawn anew for every
+    batch, from its keys.
     """
 
     mean: list[float] = field(default_factory=list)
@@ -52,7 +54,7 @@ class Transform:
         return x
 
     def _centre(self, x: Tensor) -> Tensor:
-        if self.crop is None or self.crop == x.shape[-1]:
+        if self.crop is None or x.shape[-2:] == (self.crop, self.crop):
             return x
         top, left = ((side - self.crop) // 2 for side in x.shape[-2:])
         return x[..., top : top + self.crop, left : left + self.crop]
@@ -83,7 +85,10 @@ def _rotate(x: Tensor, degrees: Tensor) -> Tensor:
     """x [n, c, h, w] rotated about its centre, nearest pixel, zeros outside (as torchvision's default)."""
     angle = degrees.to(x.dtype).deg2rad()
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    theta = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
+    height, width = x.shape[-2:]  # affine_grid's units are half a side, each side's own
+    across = torch.stack([cos, -sin * (height / width), zero], 1)
+    down = torch.stack([sin * (width / height), cos, zero], 1)
+    theta = torch.stack([across, down], 1)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="nearest", padding_mode="zeros", align_corners=False)
 
@@ -105,3 +110,23 @@ class Dataset:
     transform: Transform
     owners: Tensor | None = None
     class_names: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where labels or the transform do not fit."""
+        for part, y in (("train", self.train_y), ("test", self.test_y)):
+            require(
+                y.dtype == torch.int64 and bool(((y >= 0) & (y < self.classes)).all()), "dataset", self.name,
+                f"{part} labels must be int64 from 0 to {self.classes - 1}, for {self.classes} classes; they are "
+                f"{str(y.dtype).removeprefix('torch.')}" + (f" from {y.min()} to {y.max()}" if len(y) else ""),
+            )  # fmt: skip
+        mean, std = self.transform.mean, self.transform.std
+        channels = self.train_x.shape[1]
+        right = f"must have one number or one for each of {self.name}'s {channels} channels"
+        require(len(mean) in (0, 1, channels), "dataset.transform.mean", mean, right)
+        require(not mean or len(std) in (1, channels), "dataset.transform.std", std, right)
+        crop, sides = self.transform.crop, [*self.train_x.shape[2:], *self.test_x.shape[2:]]
+        require(
+            crop is None or 1 <= crop <= min(sides, default=0), "dataset.transform.crop", crop,
+            f"must be null or from 1 to the shortest side of {self.name}'s images, {min(sides, default=0)}: test "
+            "images are cropped without dataset.transform.pad",
+        )  # fmt: skip

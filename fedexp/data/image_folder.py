@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
-from torchvision.transforms.v2.functional import resize
+from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 
-_PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"}
+_PICTURES = {".jpg", ".jpeg", ".png", ".gif", ".webp"}
 
 
 def image_folder(root: str, transform: Transform, size: int | None = None, grey: bool = False) -> Dataset:
@@ -30,7 +30,8 @@ def image_folder(root: str, transform: Transform, size: int | None = None, grey:
         require((base / part).is_dir(), "dataset.root", root, f"has no folder {part}/ with a folder a class")
     train, test = _list(base / "train"), _list(base / "test")
     for part, files in (("train", train), ("test", test)):
-        require(bool(files), "dataset.root", root, f"{part}/ holds no pictures in class folders")
+        kinds = ", ".join(sorted(_PICTURES))
+        require(bool(files), "dataset.root", root, f"{part}/ holds no pictures ({kinds}) in class folders")
     classes = sorted({file.parent.name for file in train})
     strange = sorted({file.parent.name for file in test} - set(classes))
     require(not strange, "dataset.root", root, f"test/ has classes that train/ lacks: {', '.join(strange)}")
@@ -70,7 +71,7 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
 
 def decoded(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
-    cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}.pt"
+    cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-8bit.pt"
     return cached(cache, files, lambda: _decode(files, size, grey))
 
 
@@ -82,6 +83,10 @@ def _decode(files: list[Path], size: int | None, grey: bool) -> Tensor:
             image = decode_image(str(file), mode=mode)
         except RuntimeError as error:
             raise ConfigError("dataset.root", file, f"does not decode as a picture ({error})") from error
+        if image.dtype == torch.uint16:  # a PNG of 16 bits a channel; torch cannot shift uint16 itself
+            image = (image.int() >> 8).to(torch.uint8)
+        if grey and len(image) == 3:  # GIF and WebP decode to colours whatever the mode
+            image = rgb_to_grayscale(image)
         return image if size is None else resize(image, [size, size], antialias=True)
 
     with ThreadPoolExecutor() as pool:

@@ -5,11 +5,14 @@ import os
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from PIL import Image
 
+from fedexp.build import build_dataset
 from fedexp.data import Transform
 from fedexp.data.image_folder import image_folder
 from fedexp.errors import ConfigError
+from fedexp.main import CONF
 
 
 def paint(path, value, size=(6, 5)):
@@ -65,6 +68,57 @@ def test_size_and_grey(folder):
     data = image_folder(str(folder), Transform(), size=4, grey=True)
     assert data.train_x.shape == (7, 1, 4, 4)
     assert data.train_x.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_pictures_of_16_bits_become_8_bits(folder, size):
+    deep = np.full((5, 6), 51 * 256 + 200, dtype=np.uint16)
+    Image.fromarray(deep).save(folder / "train" / "cat" / "0.png")
+    data = image_folder(str(folder), Transform(), size=size)
+    assert data.train_x.dtype == torch.uint8
+    assert data.train_x[:2, 0, 0, 0].tolist() == [51, 1]
+
+
+def test_files_that_cannot_be_decoded_are_no_pictures(folder):
+    paint(folder / "train" / "cat" / "9.bmp", 9)
+    assert len(image_folder(str(folder), Transform()).train_y) == 6
+    for file in (folder / "test").rglob("*.png"):
+        file.rename(file.with_suffix(".bmp"))
+    with pytest.raises(ConfigError, match=r"test/ holds no pictures \(\.gif, \.jpeg, \.jpg, \.png, \.webp\)"):
+        image_folder(str(folder), Transform())
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp", "png", "jpg"])
+def test_grey_is_one_channel_whatever_the_kind_of_file(tmp_path, kind):
+    for part in ("train", "test"):
+        (tmp_path / part / "cat").mkdir(parents=True)
+        Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / part / "cat" / f"0.{kind}")
+    data = image_folder(str(tmp_path), Transform(), grey=True)
+    assert data.train_x.shape == (1, 1, 16, 16)
+    assert (data.train_x.float() - (0.299 * 200 + 0.587 * 100 + 0.114 * 50)).abs().max() < 3
+
+
+def configured(folder, *words):
+    """The data set that the program builds with dataset=image_folder."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return build_dataset(compose("config", overrides=["dataset=image_folder", f"dataset.root={folder}", *words]))
+
+
+@pytest.mark.parametrize(("grey", "channels"), [("false", 3), ("true", 1)])
+def test_shipped_mean_suits_colour_and_grey(folder, grey, channels):
+    data = configured(folder, f"dataset.grey={grey}")
+    x = data.transform(data.train_x)
+    assert x.shape == (6, channels, 5, 6)
+    assert torch.equal(x, Transform(mean=[0.5] * channels, std=[0.5] * channels)(data.train_x))
+
+
+@pytest.mark.parametrize(
+    ("grey", "key", "value", "channels"),
+    [("true", "mean", "[0.1,0.2,0.3]", 1), ("true", "std", "[0.1,0.2,0.3]", 1), ("false", "mean", "[0.1,0.2]", 3)],
+)
+def test_mean_and_std_of_other_channels_are_refused(folder, grey, key, value, channels):
+    with pytest.raises(ConfigError, match=rf"dataset\.transform\.{key}=.*{channels} channels"):
+        configured(folder, f"dataset.grey={grey}", f"dataset.transform.{key}={value}")
 
 
 @pytest.mark.parametrize(

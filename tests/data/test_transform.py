@@ -1,8 +1,13 @@
 """Normalising and augmenting on the device."""
 
+import pytest
 import torch
+from torchvision.transforms.functional import rotate
 
 from fedexp.data import Transform
+from fedexp.data.made import made
+from fedexp.errors import ConfigError
+from fedexp.randomness import uniform
 
 
 def test_normalises_per_channel():
@@ -32,6 +37,34 @@ def test_crop_takes_every_place_and_test_takes_the_centre():
     assert torch.equal(crops - crops[:, :, :1, :1], (centre - centre[0, 0, 0, 0]).expand(500, 1, 4, 4))
 
 
+def test_crop_stays_within_the_image_at_the_largest_draw():
+    x = torch.arange(40 * 40, dtype=torch.float32).view(1, 1, 40, 40)
+    crop = Transform(crop=32)(x, torch.tensor([15816853]))
+    assert max(crop[0, 0, 0, 0] // 40, crop[0, 0, 0, 0] % 40) == 8
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_crop_of_one_side_alone(shape):
+    x = torch.arange(24, dtype=torch.float32).view(1, 1, *shape)
+    transform = Transform(crop=4)
+    assert transform(x).shape == transform(x, torch.arange(1)).shape == (1, 1, 4, 4)
+    assert torch.equal(transform(x), x[..., 1:5, :] if shape[0] == 6 else x[..., 1:5])
+
+
+@pytest.mark.parametrize(
+    ("shape", "transform"),
+    [
+        ([1, 28, 28], Transform(crop=32, pad=2)),
+        ([1, 40, 28], Transform(crop=32)),
+        ([1, 8, 8], Transform(crop=0)),
+    ],
+)
+def test_crop_that_a_test_image_lacks_is_refused(shape, transform):
+    with pytest.raises(ConfigError, match=rf"dataset\.transform\.crop={transform.crop}: .* {shape[2]}: test images"):
+        made(transform, shape, train=3, test=2)
+    assert made(Transform(crop=shape[2], pad=2), shape, train=3, test=2).transform.crop == shape[2]
+
+
 def test_flip_turns_half_and_is_drawn_anew_for_every_key():
     x = torch.arange(4, dtype=torch.float32).view(1, 1, 1, 4).expand(1000, 1, 1, 4)
     y = Transform(flip=True)(x, torch.arange(1000))
@@ -53,3 +86,12 @@ def test_rotation_by_zero_changes_nothing_and_small_ones_little():
     y = Transform(rotate=15.0)(x, torch.arange(8))
     assert not torch.equal(x, y)
     torch.testing.assert_close(y[:, :, 4, 4], x[:, :, 4, 4])
+
+
+@pytest.mark.parametrize("shape", [(17, 31), (31, 17), (20, 20)])
+def test_rotation_is_torchvisions_whatever_the_sides(shape):
+    x = torch.arange(1.0, 1 + shape[0] * shape[1]).view(1, 1, *shape)
+    for key in torch.arange(4):
+        degrees = (uniform(key, 4)[3] * 2 - 1) * 90
+        y = Transform(rotate=90.0)(x, key.view(1))
+        assert (y != rotate(x[0], float(degrees))).double().mean() < 0.01  # nearest pixels that are as near
