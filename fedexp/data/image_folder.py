@@ -17,7 +17,7 @@ from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 
-_PICTURES = {".jpg", ".jpeg", ".png", ".gif", ".webp"}
+_PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"}
 
 
 def image_folder(root: str, transform: Transform, size: int | None = None, grey: bool = False) -> Dataset:
@@ -30,8 +30,7 @@ def image_folder(root: str, transform: Transform, size: int | None = None, grey:
         require((base / part).is_dir(), "dataset.root", root, f"has no folder {part}/ with a folder a class")
     train, test = _list(base / "train"), _list(base / "test")
     for part, files in (("train", train), ("test", test)):
-        kinds = ", ".join(sorted(_PICTURES))
-        require(bool(files), "dataset.root", root, f"{part}/ holds no pictures ({kinds}) in class folders")
+        require(bool(files), "dataset.root", root, f"{part}/ holds no pictures in class folders")
     classes = sorted({file.parent.name for file in train})
     strange = sorted({file.parent.name for file in test} - set(classes))
     require(not strange, "dataset.root", root, f"test/ has classes that train/ lacks: {', '.join(strange)}")
