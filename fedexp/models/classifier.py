@@ -32,7 +32,7 @@ class Model:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self.net = purify(net)
+        self.net = purify(net).eval()  # layers that ask `self.training` would be noisy in evaluation too
         self.weights = [name for name, _ in net.named_parameters()]
         self.buffers = [name for name, _ in net.named_buffers()]
 

@@ -148,7 +148,8 @@ def purify(net: nn.Module) -> nn.Module:
     """Replace each ordinary BatchNorm, Dropout, Conv2d and MaxPool2d in `net` by its kind here, weights kept.
 
     So a user's own model may use the ordinary ones. Raises TypeError for layers that cannot be pure
-    (recurrent batch norms without running statistics and the like).
+    (recurrent ones, batch norms without running statistics and the like). Noise that a model adds itself where
+    `self.training` (F.dropout, say) cannot be seen here: a Model's net is in eval mode, so it is off in training too.
     """
     streams = 0
     for path, module in list(net.named_modules()):
@@ -172,8 +173,12 @@ def purify(net: nn.Module) -> nn.Module:
                 module.padding, module.dilation, module.groups, module.bias is not None, module.padding_mode,
             )  # fmt: skip
             new.weight, new.bias = module.weight, module.bias
-        elif isinstance(module, (nn.AlphaDropout, nn.RNNBase)):
+        elif isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)):
             raise TypeError(f"{path}: {type(module).__name__} has no pure form here")
+        elif isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
+            raise TypeError(f"{path}: MultiheadAttention must be without dropout")
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            raise TypeError(f"{path}: InstanceNorm must be without running statistics")
         if new is not None:
             parent = net.get_submodule(path.rpartition(".")[0])
             setattr(parent, path.rpartition(".")[2], new)

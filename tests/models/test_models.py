@@ -130,3 +130,33 @@ def test_layers_without_a_pure_form_are_refused():
         purify(nn.Sequential(nn.LSTM(3, 3)))
     with pytest.raises(TypeError, match="BatchNorm must be affine"):
         Model(Classifier(nn.BatchNorm2d(3, affine=False), nn.Linear(3, 2)))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.RReLU(),
+        nn.FeatureAlphaDropout(0.5),
+        nn.MultiheadAttention(4, 2, dropout=0.5),
+        nn.InstanceNorm2d(3, track_running_stats=True),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_noisy_and_counting_layers_are_refused(layer):
+    with pytest.raises(TypeError, match=f"0: {type(layer).__name__.rstrip('12d')}"):
+        purify(nn.Sequential(layer))
+
+
+def test_attention_without_dropout_is_accepted():
+    attention = nn.MultiheadAttention(4, 2)
+    assert purify(nn.Sequential(attention))[0] is attention
+
+
+def test_functional_dropout_is_off_in_evaluation():
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.5, self.training)
+
+    model = Model(Classifier(Noisy(), nn.Linear(50, 2)))
+    x = torch.rand(4, 50)
+    assert torch.equal(model.encode(model.params(), x), x)
