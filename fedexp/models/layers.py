@@ -152,8 +152,12 @@ def purify(net: nn.Module) -> nn.Module:
     `self.training` (F.dropout, say) cannot be seen here: a Model's net is in eval mode, so it is off in training too.
     """
     streams = 0
-    for path, module in list(net.named_modules()):
+    replaced: dict[nn.Module, nn.Module] = {}  # a layer used at several places stays one layer
+    for path, module in list(net.named_modules(remove_duplicate=False)):
         new: nn.Module | None = None
+        if module in replaced:
+            _place(net, path, replaced[module])
+            continue
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if not (module.affine and module.track_running_stats and module.momentum is not None):
                 raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
@@ -180,12 +184,17 @@ def purify(net: nn.Module) -> nn.Module:
         elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
             raise TypeError(f"{path}: InstanceNorm must be without running statistics")
         if new is not None:
-            parent = net.get_submodule(path.rpartition(".")[0])
-            setattr(parent, path.rpartition(".")[2], new)
-        module = new or module
-        if isinstance(module, BatchNorm):
-            module.path = path
-        if isinstance(module, Dropout):
+            _place(net, path, new)
+        layer = replaced[module] = new or module
+        if isinstance(layer, BatchNorm):
+            layer.path = path
+        if isinstance(layer, Dropout):
             streams += 1
-            module.stream = streams
+            layer.stream = streams
     return net
+
+
+def _place(net: nn.Module, path: str, layer: nn.Module) -> None:
+    """Put `layer` at `path` in `net`."""
+    parent, _, name = path.rpartition(".")
+    setattr(net.get_submodule(parent), name, layer)

@@ -7,7 +7,7 @@ from torch import nn
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
 from fedexp.models.keyword import kws_cnn
-from fedexp.models.layers import purify, training
+from fedexp.models.layers import Dropout, purify, training
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.resnet import resnet9, resnet18, resnet50
 from fedexp.models.simple import simple_cnn, simple_cnn_wide
@@ -160,3 +160,16 @@ def test_functional_dropout_is_off_in_evaluation():
     model = Model(Classifier(Noisy(), nn.Linear(50, 2)))
     x = torch.rand(4, 50)
     assert torch.equal(model.encode(model.params(), x), x)
+
+
+def test_a_layer_used_twice_is_replaced_at_both_places_and_stays_one():
+    norm, dropout, block = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5))
+    net = purify(nn.Sequential(norm, dropout, norm, dropout, block, block, nn.Dropout(0.5)))
+    assert isinstance(net[3], Dropout)
+    assert net[3] is net[1]
+    assert net[2] is net[0]
+    assert isinstance(net[5][0], Dropout)
+    assert [net[1].stream, net[4][0].stream, net[6].stream] == [1, 2, 3]
+    with training(None, torch.tensor(1)) as now:
+        net(torch.rand(6, 4))
+    assert now.statistics.keys() == {"0.running_mean", "0.running_var"}
