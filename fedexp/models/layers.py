@@ -73,6 +73,8 @@ class BatchNorm(nn.Module):
         now = _current.get()
         if now is None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        if x.device.type == "cpu" and not now.alone:
+            x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorised backward knows no mixed types on a CPU
         if now.weight is None:
             y, mean, inverse = torch.native_batch_norm(
                 x, self.weight, self.bias, None, None, True, self.momentum, self.eps

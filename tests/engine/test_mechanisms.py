@@ -119,14 +119,16 @@ def test_running_out_of_memory_halves_the_cohort_and_goes_on(capfd):
     assert "going on with 2" in output
 
 
-def test_bfloat16_trains_nearly_alike():
+@pytest.mark.parametrize("mechanism", ["apart", "together"])
+def test_bfloat16_trains_nearly_alike(mechanism):
     """Autocast: not the same numbers as float32, but close to them, with BatchNorm and without."""
     world = make_world(dtype=torch.float32)
     for kind in ("cnn", "norm"):
         model = make_model(kind, world, torch.float32)
         states = []
         for precision in ("float32", "bfloat16"):
-            engine = Engine(model, world, LOCAL, Hardware(device="cpu", workers="1", precision=precision), seed=0)
+            hardware = Hardware(device="cpu", workers="1", precision=precision, engine=mechanism)
+            engine = Engine(model, world, LOCAL, hardware, seed=0)
             algorithm = FedAvg(3, LOCAL)
             state = algorithm.init(world, model, model.params())
             states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
