@@ -136,6 +136,15 @@ def test_bfloat16_trains_nearly_alike(mechanism):
         assert all(value.dtype == torch.float32 for value in states[1]["params"].values())
 
 
+def test_tf32_ends_with_its_engine():
+    """An engine in float32 after one in tf32, in the same process, multiplies in float32."""
+    world = make_world()
+    model = make_model("cnn", world)
+    for precision, expected in (("tf32", "high"), ("float32", "highest")):
+        Engine(model, world, LOCAL, Hardware(device="cpu", precision=precision), seed=0)
+        assert torch.get_float32_matmul_precision() == expected
+
+
 def test_a_failing_worker_says_what_failed():
     """An error in a client's loss reaches the user with its traceback; the workers end."""
 
