@@ -165,6 +165,8 @@ def purify(net: nn.Module) -> nn.Module:
                 raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
             new = BatchNorm(module.num_features, module.eps, module.momentum).to(module.weight)
             new.load_state_dict({name: module.state_dict()[name] for name in new.state_dict()})
+            for name, parameter in new.named_parameters():
+                parameter.requires_grad_(module.get_parameter(name).requires_grad)
         elif isinstance(module, nn.Dropout):
             new = Dropout(module.p)
         elif isinstance(module, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.centralized import Centralized
@@ -11,7 +12,7 @@ from fedexp.algorithms.fedprox import FedProx
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.data import Transform
 from fedexp.engine import Engine, Hardware, Local
-from fedexp.models import Model
+from fedexp.models import Classifier, Model
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.simple import simple_cnn
 from fedexp.randomness import generator
@@ -134,6 +135,21 @@ def test_bfloat16_trains_nearly_alike(mechanism):
             states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
         assert 0 < gap(*states) < 0.1
         assert all(value.dtype == torch.float32 for value in states[1]["params"].values())
+
+
+@pytest.mark.parametrize("mechanism", ["apart", "together"])
+def test_frozen_parameters_are_not_trained(mechanism):
+    """A client returns a frozen convolution and a frozen batch norm's weights as they were, and trains the rest."""
+    world = make_world()
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4).requires_grad_(False), nn.Flatten(), nn.Linear(144, 9))
+    body[0].weight.requires_grad_(False)
+    model = Model(Classifier(body, nn.Linear(9, world.classes)).double())
+    algorithm, params = FedAvg(1, LOCAL), model.params()
+    engine = make_engine(model, world, LOCAL, mechanism)
+    trained = algorithm.round(algorithm.init(world, model, params), world, engine, generator(0, "round", 0))["params"]
+    frozen = {"encoder.0.weight", "encoder.1.weight", "encoder.1.bias"}
+    assert {name for name in params if torch.equal(trained[name], params[name])} == frozen
+    assert set(model.weights).isdisjoint(frozen)
 
 
 def test_tf32_ends_with_its_engine():
