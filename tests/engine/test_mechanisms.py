@@ -1,5 +1,11 @@
 """One test holds all mechanisms together: alone, in workers, and as one stack give the same weights."""
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +18,7 @@ from fedexp.algorithms.fedprox import FedProx
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.data import Transform
 from fedexp.engine import Engine, Hardware, Local
+from fedexp.engine.apart import Crew
 from fedexp.models import Classifier, Model
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.simple import simple_cnn
@@ -174,6 +181,50 @@ def test_a_failing_worker_says_what_failed():
     with pytest.raises(RuntimeError, match="broken on purpose"):
         algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
     assert engine.crew is None
+
+
+class Slow(FedAvg):
+    def loss(self, model, params, batch, sent):
+        print("training", flush=True)
+        time.sleep(0.2)
+        return super().loss(model, params, batch, sent)
+
+
+SLOW_RUN = """
+from test_mechanisms import Local, Slow, generator, make_engine, make_model, make_world
+
+world, local = make_world(), Local(steps=300)
+model, algorithm = make_model("cnn", world), Slow(3, local)
+engine = make_engine(model, world, local, workers=2)
+algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+"""
+
+
+def test_workers_end_soon_after_their_server_was_killed():
+    """In the middle of a client's training; the pipe that they write to closes when the last of them ends."""
+    folder = Path(__file__).parent
+    paths = os.pathsep.join([str(folder), str(folder.parent), *sys.path])
+    server = subprocess.Popen(
+        [sys.executable, "-c", SLOW_RUN], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert server.stdout.readline().startswith("training")
+    server.kill()
+    server.communicate(timeout=20)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_worker_that_nobody_listens_to_ends_quietly(answered, capfd):
+    """As when a sibling has failed: what failed is reported once, without tracebacks of broken pipes."""
+    world = make_world()
+    model, algorithm = make_model("cnn", world), Slow(1, LOCAL)
+    engine = make_engine(model, world, Local(steps=2))
+    crew = Crew(engine.shop, algorithm, algorithm.send({"params": model.params()}, torch.tensor([0])), 1)
+    crew.pipes[0].send((0, [0], [0]))
+    assert not answered or crew.pipes[0].poll(60)
+    crew.pipes[0].close()
+    crew.workers[0].join(timeout=60)
+    assert crew.workers[0].exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.gpu
