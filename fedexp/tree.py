@@ -83,9 +83,17 @@ def rows(weights: Tensor, leaf: Tensor) -> Tensor:
 
 
 def mean(stack: Tree, weights: Tensor) -> Tree:
-    """Mean over the leading axis, weighted by `weights` [K] (normalised here)."""
+    """Mean over the leading axis, weighted by `weights` [K] (normalised here).
+
+    A leaf of integers or truth values (a counter, a mask) has no mean in its own type: it is the first row's.
+    """
     share = weights.double() / weights.sum()  # integer weights would give single-precision shares
-    return apply(lambda leaf: torch.tensordot(share.to(leaf), leaf, 1), stack)
+
+    def merged(leaf: Tensor) -> Tensor:
+        exact = not (leaf.is_floating_point() or leaf.is_complex())
+        return leaf[0].clone() if exact else torch.tensordot(share.to(leaf), leaf, 1)
+
+    return apply(merged, stack)
 
 
 def squared_distance(first: Params, second: Params) -> Tensor:

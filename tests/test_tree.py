@@ -10,6 +10,14 @@ def test_mean_is_weighted_and_normalised():
     assert tree.mean(stack, torch.tensor([2, 6]))["a"]["b"].tolist() == [3.25, 6.0]
 
 
+def test_mean_takes_what_has_no_mean_from_the_first():
+    stack = {"count": torch.tensor([[7, 9], [1, 2]]), "mask": torch.tensor([True, False])}
+    merged = tree.mean(stack, torch.tensor([1, 3]))
+    assert merged["count"].tolist() == [7, 9]
+    assert merged["count"].dtype == torch.int64
+    assert merged["mask"].item() is True
+
+
 def test_leaves_and_grow_are_inverse():
     nested = {"x": {"y": torch.ones(2), "z": torch.zeros(1)}, "w": torch.ones(3)}
     again = tree.grow(list(tree.leaves(nested)))

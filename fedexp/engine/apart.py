@@ -87,6 +87,7 @@ class Crew:
 
     def _work(self, pipe: Connection) -> None:
         parent = os.getppid()
+        self.shop.stopped = lambda: os.getppid() != parent  # a server that was killed cannot say so
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the server decides; its end ends the workers
         for other in self.pipes:
@@ -96,15 +97,20 @@ class Crew:
         while True:
             try:
                 round, ids, order = pipe.recv()
-            except EOFError:
+            except (EOFError, OSError):  # the latter where the last answer was never read
                 return
             failure = None
             try:
-                while (row := self._claim(order)) is not None and os.getppid() == parent:
+                while (row := self._claim(order)) is not None:
                     self._train(round, ids[row], row)
+            except Interrupted:
+                return
             except Exception:
                 failure = traceback.format_exc()
-            pipe.send(failure)
+            try:
+                pipe.send(failure)
+            except OSError:
+                return  # the server has gone, or has given up on this round: nobody reads
 
     def _claim(self, order: list[int]) -> int | None:
         with self.next.get_lock():

@@ -36,8 +36,8 @@ class Engine:
         self.at_once: int | None = None
         if hardware.clients_at_once != "auto":
             self.at_once = int(hardware.clients_at_once)
-        if hardware.precision == "tf32":
-            torch.set_float32_matmul_precision("high")
+        # a setting of the whole process: an engine before this one may have chosen otherwise
+        torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
 
     @property
     def model(self) -> Model:

@@ -28,13 +28,15 @@ class Model:
     """A Classifier as pure functions of Params: what algorithms call inside `loss` and `predict`.
 
     Inside the engine's training pass the layers train (batch statistics, dropout); elsewhere, and with
-    training=False, they evaluate.
+    training=False, they evaluate. `weights` names what is trained; a parameter with requires_grad=False is
+    one of the `buffers`.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self.net = purify(net)
-        self.weights = [name for name, _ in net.named_parameters()]
-        self.buffers = [name for name, _ in net.named_buffers()]
+        self.net = purify(net).eval()  # layers that ask `self.training` would be noisy in evaluation too
+        self.weights = [name for name, value in net.named_parameters() if value.requires_grad]
+        frozen_weights = [name for name, value in net.named_parameters() if not value.requires_grad]
+        self.buffers = [*frozen_weights, *(name for name, _ in net.named_buffers())]
 
     @property
     def features(self) -> int:

@@ -73,6 +73,8 @@ class BatchNorm(nn.Module):
         now = _current.get()
         if now is None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        if x.device.type == "cpu" and not now.alone:
+            x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorised backward knows no mixed types on a CPU
         if now.weight is None:
             y, mean, inverse = torch.native_batch_norm(
                 x, self.weight, self.bias, None, None, True, self.momentum, self.eps
@@ -148,16 +150,23 @@ def purify(net: nn.Module) -> nn.Module:
     """Replace each ordinary BatchNorm, Dropout, Conv2d and MaxPool2d in `net` by its kind here, weights kept.
 
     So a user's own model may use the ordinary ones. Raises TypeError for layers that cannot be pure
-    (recurrent batch norms without running statistics and the like).
+    (recurrent ones, batch norms without running statistics and the like). Noise that a model adds itself where
+    `self.training` (F.dropout, say) cannot be seen here: a Model's net is in eval mode, so it is off in training too.
     """
     streams = 0
-    for path, module in list(net.named_modules()):
+    replaced: dict[nn.Module, nn.Module] = {}  # a layer used at several places stays one layer
+    for path, module in list(net.named_modules(remove_duplicate=False)):
         new: nn.Module | None = None
+        if module in replaced:
+            _place(net, path, replaced[module])
+            continue
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if not (module.affine and module.track_running_stats and module.momentum is not None):
                 raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
             new = BatchNorm(module.num_features, module.eps, module.momentum).to(module.weight)
             new.load_state_dict({name: module.state_dict()[name] for name in new.state_dict()})
+            for name, parameter in new.named_parameters():
+                parameter.requires_grad_(module.get_parameter(name).requires_grad)
         elif isinstance(module, nn.Dropout):
             new = Dropout(module.p)
         elif isinstance(module, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
@@ -172,15 +181,24 @@ def purify(net: nn.Module) -> nn.Module:
                 module.padding, module.dilation, module.groups, module.bias is not None, module.padding_mode,
             )  # fmt: skip
             new.weight, new.bias = module.weight, module.bias
-        elif isinstance(module, (nn.AlphaDropout, nn.RNNBase)):
+        elif isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)):
             raise TypeError(f"{path}: {type(module).__name__} has no pure form here")
+        elif isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
+            raise TypeError(f"{path}: MultiheadAttention must be without dropout")
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            raise TypeError(f"{path}: InstanceNorm must be without running statistics")
         if new is not None:
-            parent = net.get_submodule(path.rpartition(".")[0])
-            setattr(parent, path.rpartition(".")[2], new)
-        module = new or module
-        if isinstance(module, BatchNorm):
-            module.path = path
-        if isinstance(module, Dropout):
+            _place(net, path, new)
+        layer = replaced[module] = new or module
+        if isinstance(layer, BatchNorm):
+            layer.path = path
+        if isinstance(layer, Dropout):
             streams += 1
-            module.stream = streams
+            layer.stream = streams
     return net
+
+
+def _place(net: nn.Module, path: str, layer: nn.Module) -> None:
+    """Put `layer` at `path` in `net`."""
+    parent, _, name = path.rpartition(".")
+    setattr(net.get_submodule(parent), name, layer)

@@ -1,7 +1,14 @@
 """One test holds all mechanisms together: alone, in workers, and as one stack give the same weights."""
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.centralized import Centralized
@@ -11,7 +18,8 @@ from fedexp.algorithms.fedprox import FedProx
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.data import Transform
 from fedexp.engine import Engine, Hardware, Local
-from fedexp.models import Model
+from fedexp.engine.apart import Crew
+from fedexp.models import Classifier, Model
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.simple import simple_cnn
 from fedexp.randomness import generator
@@ -119,19 +127,45 @@ def test_running_out_of_memory_halves_the_cohort_and_goes_on(capfd):
     assert "going on with 2" in output
 
 
-def test_bfloat16_trains_nearly_alike():
+@pytest.mark.parametrize("mechanism", ["apart", "together"])
+def test_bfloat16_trains_nearly_alike(mechanism):
     """Autocast: not the same numbers as float32, but close to them, with BatchNorm and without."""
     world = make_world(dtype=torch.float32)
     for kind in ("cnn", "norm"):
         model = make_model(kind, world, torch.float32)
         states = []
         for precision in ("float32", "bfloat16"):
-            engine = Engine(model, world, LOCAL, Hardware(device="cpu", workers="1", precision=precision), seed=0)
+            hardware = Hardware(device="cpu", workers="1", precision=precision, engine=mechanism)
+            engine = Engine(model, world, LOCAL, hardware, seed=0)
             algorithm = FedAvg(3, LOCAL)
             state = algorithm.init(world, model, model.params())
             states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
         assert 0 < gap(*states) < 0.1
         assert all(value.dtype == torch.float32 for value in states[1]["params"].values())
+
+
+@pytest.mark.parametrize("mechanism", ["apart", "together"])
+def test_frozen_parameters_are_not_trained(mechanism):
+    """A client returns a frozen convolution and a frozen batch norm's weights as they were, and trains the rest."""
+    world = make_world()
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4).requires_grad_(False), nn.Flatten(), nn.Linear(144, 9))
+    body[0].weight.requires_grad_(False)
+    model = Model(Classifier(body, nn.Linear(9, world.classes)).double())
+    algorithm, params = FedAvg(1, LOCAL), model.params()
+    engine = make_engine(model, world, LOCAL, mechanism)
+    trained = algorithm.round(algorithm.init(world, model, params), world, engine, generator(0, "round", 0))["params"]
+    frozen = {"encoder.0.weight", "encoder.1.weight", "encoder.1.bias"}
+    assert {name for name in params if torch.equal(trained[name], params[name])} == frozen
+    assert set(model.weights).isdisjoint(frozen)
+
+
+def test_tf32_ends_with_its_engine():
+    """An engine in float32 after one in tf32, in the same process, multiplies in float32."""
+    world = make_world()
+    model = make_model("cnn", world)
+    for precision, expected in (("tf32", "high"), ("float32", "highest")):
+        Engine(model, world, LOCAL, Hardware(device="cpu", precision=precision), seed=0)
+        assert torch.get_float32_matmul_precision() == expected
 
 
 def test_a_failing_worker_says_what_failed():
@@ -147,6 +181,50 @@ def test_a_failing_worker_says_what_failed():
     with pytest.raises(RuntimeError, match="broken on purpose"):
         algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
     assert engine.crew is None
+
+
+class Slow(FedAvg):
+    def loss(self, model, params, batch, sent):
+        print("training", flush=True)
+        time.sleep(0.2)
+        return super().loss(model, params, batch, sent)
+
+
+SLOW_RUN = """
+from test_mechanisms import Local, Slow, generator, make_engine, make_model, make_world
+
+world, local = make_world(), Local(steps=300)
+model, algorithm = make_model("cnn", world), Slow(3, local)
+engine = make_engine(model, world, local, workers=2)
+algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+"""
+
+
+def test_workers_end_soon_after_their_server_was_killed():
+    """In the middle of a client's training; the pipe that they write to closes when the last of them ends."""
+    folder = Path(__file__).parent
+    paths = os.pathsep.join([str(folder), str(folder.parent), *sys.path])
+    server = subprocess.Popen(
+        [sys.executable, "-c", SLOW_RUN], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert server.stdout.readline().startswith("training")
+    server.kill()
+    server.communicate(timeout=20)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_worker_that_nobody_listens_to_ends_quietly(answered, capfd):
+    """As when a sibling has failed: what failed is reported once, without tracebacks of broken pipes."""
+    world = make_world()
+    model, algorithm = make_model("cnn", world), Slow(1, LOCAL)
+    engine = make_engine(model, world, Local(steps=2))
+    crew = Crew(engine.shop, algorithm, algorithm.send({"params": model.params()}, torch.tensor([0])), 1)
+    crew.pipes[0].send((0, [0], [0]))
+    assert not answered or crew.pipes[0].poll(60)
+    crew.pipes[0].close()
+    crew.workers[0].join(timeout=60)
+    assert crew.workers[0].exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ from torch import nn
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
 from fedexp.models.keyword import kws_cnn
-from fedexp.models.layers import purify, training
+from fedexp.models.layers import Dropout, purify, training
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.resnet import resnet9, resnet18, resnet50
 from fedexp.models.simple import simple_cnn, simple_cnn_wide
@@ -130,3 +130,46 @@ def test_layers_without_a_pure_form_are_refused():
         purify(nn.Sequential(nn.LSTM(3, 3)))
     with pytest.raises(TypeError, match="BatchNorm must be affine"):
         Model(Classifier(nn.BatchNorm2d(3, affine=False), nn.Linear(3, 2)))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.RReLU(),
+        nn.FeatureAlphaDropout(0.5),
+        nn.MultiheadAttention(4, 2, dropout=0.5),
+        nn.InstanceNorm2d(3, track_running_stats=True),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_noisy_and_counting_layers_are_refused(layer):
+    with pytest.raises(TypeError, match=f"0: {type(layer).__name__.rstrip('12d')}"):
+        purify(nn.Sequential(layer))
+
+
+def test_attention_without_dropout_is_accepted():
+    attention = nn.MultiheadAttention(4, 2)
+    assert purify(nn.Sequential(attention))[0] is attention
+
+
+def test_functional_dropout_is_off_in_evaluation():
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.5, self.training)
+
+    model = Model(Classifier(Noisy(), nn.Linear(50, 2)))
+    x = torch.rand(4, 50)
+    assert torch.equal(model.encode(model.params(), x), x)
+
+
+def test_a_layer_used_twice_is_replaced_at_both_places_and_stays_one():
+    norm, dropout, block = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5))
+    net = purify(nn.Sequential(norm, dropout, norm, dropout, block, block, nn.Dropout(0.5)))
+    assert isinstance(net[3], Dropout)
+    assert net[3] is net[1]
+    assert net[2] is net[0]
+    assert isinstance(net[5][0], Dropout)
+    assert [net[1].stream, net[4][0].stream, net[6].stream] == [1, 2, 3]
+    with training(None, torch.tensor(1)) as now:
+        net(torch.rand(6, 4))
+    assert now.statistics.keys() == {"0.running_mean", "0.running_var"}
