@@ -36,8 +36,10 @@ class Engine:
         self.at_once: int | None = None
         if hardware.clients_at_once != "auto":
             self.at_once = int(hardware.clients_at_once)
-        # a setting of the whole process: an engine before this one may have chosen otherwise
+        # Settings of the whole process: an engine before this one may have chosen otherwise, and PyTorch's own
+        # choice for convolutions on GPUs is TF32.
         torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
 
     @property
     def model(self) -> Model:
