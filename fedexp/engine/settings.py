@@ -57,7 +57,7 @@ _PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 @dataclass
 class Hardware:
-    """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (matrix products and convolutions on NVIDIA), bfloat16
+    """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (NVIDIA's, for products and convolutions), bfloat16
     (autocast) or float64. engine: apart (a worker process a core), together (the cohort as one stack) or
     auto. workers: processes of `apart`, auto = one a core. clients_at_once: rows of `together`, auto =
     the whole cohort, halved whenever memory runs out. convolution: auto (large ones in tiles on a CPU in
