@@ -6,14 +6,13 @@ import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tarfile import TarError
-from tempfile import TemporaryDirectory
 from urllib.error import URLError
 
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.datasets.utils import extract_archive
 
+from fedexp.data.archive import unpack
 from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.data.mfcc import mfcc
@@ -71,7 +70,7 @@ def _find(root: Path, download: bool) -> Path:
             )  # fmt: skip
         else:
             torch.hub.download_url_to_file(_URL, str(archive), hash_prefix=_SHA256)
-        _unpack(archive, places[1])
+        unpack(archive, places[1])
     except (RuntimeError, URLError, OSError, EOFError, TarError) as error:
         raise ConfigError(
             "dataset.root", root, f"speech_commands is neither there nor could it be downloaded ({error}); {by_hand}"
@@ -82,15 +81,6 @@ def _find(root: Path, download: bool) -> Path:
 def _sha256(archive: Path) -> str:
     with archive.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _unpack(archive: Path, place: Path) -> None:
-    """All of it or nothing: a folder cut short would be taken for the data set by the next run."""
-    with TemporaryDirectory(prefix=f".{_NAME}-", dir=place.parent) as beside:
-        whole = Path(beside) / _NAME
-        extract_archive(str(archive), str(whole))
-        if not place.exists():  # another run may have been faster
-            whole.rename(place)
 
 
 def _speaker(file: Path) -> str:

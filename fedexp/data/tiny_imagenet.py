@@ -2,10 +2,12 @@
 
 from pathlib import Path
 from urllib.error import URLError
+from zipfile import BadZipFile
 
 import torch
-from torchvision.datasets.utils import download_and_extract_archive
+from torchvision.datasets.utils import download_url
 
+from fedexp.data.archive import unpack
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.data.image_folder import decoded
 from fedexp.errors import ConfigError, require
@@ -21,7 +23,7 @@ def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: 
     """
     base = Path(root).expanduser() / "tiny-imagenet-200"
     if download and not base.is_dir():
-        _download(base.parent)
+        _download(base)
     listing = base / "val" / "val_annotations.txt"
     require(
         (base / "train").is_dir() and listing.is_file(), "dataset.root", root,
@@ -41,10 +43,13 @@ def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: 
     )
 
 
-def _download(folder: Path) -> None:
+def _download(base: Path) -> None:
+    folder = base.parent
     try:
-        download_and_extract_archive(_URL, str(folder), md5=_MD5)
-    except (RuntimeError, URLError, OSError) as error:
+        download_url(_URL, str(folder), md5=_MD5)
+        unpack(folder / Path(_URL).name, base)
+    except (RuntimeError, URLError, OSError, BadZipFile) as error:
         raise ConfigError(
-            "dataset.root", folder, f"tiny_imagenet is not there and could not be downloaded ({error})"
-        ) from error
+            "dataset.root", folder,
+            f"tiny_imagenet is not there and could not be downloaded ({error}); unpack {_URL} into it",
+        ) from error  # fmt: skip

@@ -1,10 +1,17 @@
 """Tiny-ImageNet from a made folder of its layout; what is said where there is none."""
 
+import hashlib
+import shutil
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
 import pytest
 import torch
 from torchvision.io import write_jpeg
 
 from fedexp.data import Transform
+from fedexp.data import tiny_imagenet as module
 from fedexp.data.tiny_imagenet import tiny_imagenet
 from fedexp.errors import ConfigError
 
@@ -52,3 +59,55 @@ def test_it_is_decoded_once_and_resized(root):
 def test_absence_says_what_to_place_where(tmp_path):
     with pytest.raises(ConfigError, match=r"dataset\.root.*tiny-imagenet-200.*val_annotations"):
         tiny_imagenet(str(tmp_path), Transform(), download=False)
+
+
+@pytest.fixture
+def published(root, tmp_path_factory, monkeypatch):
+    """Serves the folder as the data set's archive; returns the archive."""
+    site = tmp_path_factory.mktemp("site")
+    archive = shutil.make_archive(str(site / "tiny-imagenet-200"), "zip", root, "tiny-imagenet-200")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=site)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(module, "_URL", f"http://127.0.0.1:{server.server_port}/tiny-imagenet-200.zip")
+        declare(monkeypatch, archive)
+        yield site / "tiny-imagenet-200.zip"
+        server.shutdown()
+
+
+def declare(monkeypatch, archive):
+    """Make a file the published archive."""
+    with open(archive, "rb") as file:
+        monkeypatch.setattr(module, "_MD5", hashlib.file_digest(file, "md5").hexdigest())
+
+
+def test_it_is_downloaded_where_it_is_not_there(root, published, tmp_path):
+    place = tmp_path / "elsewhere"
+    fetched = tiny_imagenet(str(place), Transform())
+    assert torch.equal(fetched.train_x, tiny_imagenet(str(root), Transform()).train_x)
+    published.unlink()
+    assert torch.equal(tiny_imagenet(str(place), Transform()).test_y, fetched.test_y)  # not asked for again
+
+
+def test_another_archive_is_refused(published, tmp_path):
+    published.write_bytes(published.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=r"could not be downloaded.*corrupted.*; unpack http"):
+        tiny_imagenet(str(tmp_path / "elsewhere"), Transform())
+
+
+def test_an_archive_that_does_not_unpack_leaves_no_folder_behind(published, tmp_path, monkeypatch):
+    """Otherwise the next start would train on the part that was unpacked."""
+    whole = published.read_bytes()
+    middle = whole.index(b"n02_0.JPEG") + 200  # within a picture: the list of files at the end stays intact
+    published.write_bytes(whole[:middle] + bytes(8) + whole[middle + 8 :])
+    declare(monkeypatch, published)
+    place = tmp_path / "elsewhere"
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="could not be downloaded"):
+            tiny_imagenet(str(place), Transform())
+        assert [file.name for file in place.iterdir()] == ["tiny-imagenet-200.zip"]
+
+
+def test_without_a_network_it_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_URL", "http://127.0.0.1:9/tiny-imagenet-200.zip")  # a port where nothing answers
+    with pytest.raises(ConfigError, match=r"could not be downloaded.*; unpack http"):
+        tiny_imagenet(str(tmp_path), Transform())
