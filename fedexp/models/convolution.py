@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 TILE = 4  # outputs a side of a tile
 _POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
-_TOGETHER = 128  # tiles at a time: large enough for matrix products, small enough for a core's cache
+_TILES_AT_ONCE = 128  # large enough for matrix products, small enough for a core's cache
 
 
 def pays(x: Tensor, weight: Tensor, padding: int) -> bool:
@@ -62,7 +62,7 @@ def _transforms(r: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _both(side: Tensor, x: Tensor) -> Tensor:
-    """side [a, b] on the first two dimensions of x [b, b, ...]: [a, a, all the others]."""
+    """side [a, b] on the first two dimensions of x [b, b, ...]: [a, a, the others as one]."""
     rows = (side @ x.reshape(len(x), -1)).view(len(side), x.shape[1], -1)
     return torch.matmul(side, rows)
 
@@ -85,7 +85,7 @@ class _Tiled(Function):
         padded = x.new_zeros(count, TILE * down + r - 1, TILE * across + r - 1, channels)
         padded[:, padding : padding + height, padding : padding + width] = x.permute(0, 2, 3, 1)
         y = x.new_empty(count, high, wide, outputs)
-        step = -(-_TOGETHER // (down * across))
+        step = -(-_TILES_AT_ONCE // (down * across))
         kept = []
         for first in range(0, count, step):
             tiles = padded[first : first + step].unfold(1, n, TILE).unfold(2, n, TILE)  # [b, down, across, C, n, n]
