@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedexp.build import build_algorithm, build_dataset, build_model, build_world, construct
 from fedexp.engine import Engine
 from fedexp.main import answer_help, composed, one_line_errors
-from fedexp.measure.cohort import cohort_measures, examples_trained
+from fedexp.measure.cohort import cohort_measures
 from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
 
@@ -109,7 +109,7 @@ class OurLoop:
         self.state = self.algorithm.round(self.state, self.engine.world, self.engine, gen)
         exchanges = self.engine.drain()
         traffic(exchanges)
-        self.examples = examples_trained(exchanges, self.config.local.batch_size)
+        self.examples = sum(each.examples for each in exchanges)
         cohort_measures(
             exchanges, self.engine.model.weights, lambda ids: self.algorithm.centre(self.state, ids),
             self.engine.world.label_counts,

@@ -13,7 +13,7 @@ from fedexp.engine import Engine, Exchange
 from fedexp.engine.client import Interrupted
 from fedexp.engine.exchange import State
 from fedexp.measure import accuracy
-from fedexp.measure.cohort import cohort_measures, examples_trained
+from fedexp.measure.cohort import cohort_measures
 from fedexp.measure.communication import traffic
 from fedexp.measure.skew import mean_emd
 from fedexp.randomness import generator
@@ -120,7 +120,6 @@ class Run:
             try:
                 self.reference.follow(round + 1)
                 began = time.monotonic()
-                received = state if config.evaluate_clients == "participants" else None
                 state = self.algorithm.round(state, self.world, self.engine, generator(config.seed, "round", round))
             except Interrupted:
                 self._save(state)
@@ -128,11 +127,11 @@ class Run:
             exchanges = self.engine.drain()
             up, down = traffic(exchanges)
             self.bytes = [self.bytes[0] + up, self.bytes[1] + down]
-            self.examples += examples_trained(exchanges, config.local.batch_size)
+            self.examples += sum(each.examples for each in exchanges)
             last = (config.rounds, self.reference.rounds)
             due = state["round"] % config.evaluate_every == 0 or state["round"] in last
-            row = self._measure(received or state, state, exchanges, up, down) if due else None
-            del exchanges, received  # a cohort's models: not kept beside the next round's
+            row = self._measure(state, exchanges, up, down) if due else None
+            del exchanges  # a cohort's models: not kept beside the next round's
             self.seconds += time.monotonic() - began
             if row is not None:
                 self._record(row)
@@ -149,8 +148,8 @@ class Run:
                     patience = max(config.checkpoint_seconds, 20 * (saved - before))
         return state, "finished"
 
-    def _measure(self, received: State, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
-        """A row of metrics.csv; the only place where numbers leave the device. `received`: at the round's start."""
+    def _measure(self, state: State, exchanges: list[Exchange], up: int, down: int) -> dict[str, Any]:
+        """A row of metrics.csv but for its times; the only place where numbers leave the device."""
         score, loss = accuracy.test(*self.algorithm.examined(state, self.engine))
         row: dict[str, Any] = {
             "round": state["round"],
@@ -164,21 +163,21 @@ class Run:
             "local_loss": cohort.pop("local_loss"),
             "bytes_up": up, "bytes_down": down, "bytes_total": sum(self.bytes),
             "divergence_mean": cohort.pop("divergence_mean"), "divergence_max": cohort.pop("divergence_max"),
-            "cohort_emd": cohort.pop("cohort_emd"), "seconds": 0.0,
-            "samples_per_second": round(self.examples / self.seconds, 1) if self.seconds else None,
+            "cohort_emd": cohort.pop("cohort_emd"), "seconds": 0.0, "samples_per_second": 0.0,
         }  # fmt: skip
         cohort |= self.reference.divergence(state["params"], state["round"])
         row["test_accuracy_last10"] = accuracy.last_rounds([*self.rows, row])
-        return row | cohort | self._measure_clients(received, exchanges) | self.algorithm.observe(state, self.engine)
+        return row | cohort | self._measure_clients(state, exchanges) | self.algorithm.observe(state, self.engine)
 
     def _measure_clients(self, state: State, exchanges: list[Exchange]) -> dict[str, float]:
-        """The model on all clients' data; or, as it was before this round, on its participants' (CADIS, figure 8b)."""
+        """The new model on all clients' data; or what this round's participants received, on theirs (CADIS,
+        figure 8b)."""
         if self.config.evaluate_clients == "none":
             return {}
-        ids = torch.arange(self.world.clients)
         if self.config.evaluate_clients == "participants":
-            ids = torch.cat([each.ids for each in exchanges if each.trained is not None]).unique()
-        scores = accuracy.of_clients(lambda x: self.algorithm.predict(state, self.model, x), self.world, ids)
+            scores = torch.cat([each.judge() for each in exchanges if each.judge])
+        else:
+            scores = accuracy.of_clients(lambda x: self.algorithm.predict(state, self.model, x), self.world)
         return {
             "client_accuracy_mean": float(scores.mean()),
             "client_accuracy_variance": float(scores.var(correction=0)),
@@ -196,7 +195,8 @@ class Run:
         self.folder.write_exhibit("class_accuracy", confusion.per_class(counts, self.class_names))
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.rows.append({**row, "seconds": round(self.seconds, 3)})
+        speed = round(self.examples / self.seconds, 1)
+        self.rows.append({**row, "seconds": round(self.seconds, 3), "samples_per_second": speed})
         self._keeping(lambda: self.folder.write_metrics(self.rows))
         self.tracker.log(self.rows[-1])
 

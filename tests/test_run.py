@@ -267,11 +267,21 @@ def test_participants_judge_the_model_that_they_receive(monkeypatch, tmp_path):
         words = ["clients=8", "clients_per_round=8", "rounds=3", f"evaluate_clients={whose}"]
         assert run(monkeypatch, tmp_path / whose, *words) == 0
         rows[whose] = metrics(tmp_path / whose)[["client_accuracy_mean", "client_accuracy_variance"]].to_numpy()
-    assert rows["participants"][1:].tolist() == rows["all"][:-1].tolist()
+    assert rows["participants"][1:] == pytest.approx(rows["all"][:-1], abs=1e-12)  # summed in another order
     assert rows["all"][:, 1].min() > 0
     words = ["clients=8", "clients_per_round=1", "rounds=3", "evaluate_clients=participants"]
     assert run(monkeypatch, tmp_path / "one", *words) == 0
     assert metrics(tmp_path / "one")["client_accuracy_variance"].tolist() == [0, 0, 0]
+
+
+def test_speed_is_examples_by_the_seconds_so_far(monkeypatch, tmp_path):
+    """Also in the first row, and where rows are apart."""
+    words = ["clients=4", "clients_per_round=4", "rounds=5", "evaluate_every=2", "partition=iid"]
+    assert run(monkeypatch, tmp_path, *words) == 0
+    table = pd.read_csv(only_folder(tmp_path) / "metrics.csv")
+    examples = table["samples_per_second"] * table["seconds"]
+    assert examples.tolist() == pytest.approx([1437 * round for round in (2, 4, 5)], rel=0.05)
+    assert result(tmp_path)["samples_per_second"] == table["samples_per_second"].iloc[-1]
 
 
 def test_a_full_disk_does_not_end_or_spoil_a_run(monkeypatch, tmp_path, capfd):

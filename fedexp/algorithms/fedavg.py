@@ -62,6 +62,10 @@ class FedAvg:
         """A change to ONE client's gradient, before clipping, weight decay and momentum."""
         return grads
 
+    def answer(self, model: Model, sent: OneClient, x: Tensor) -> Tensor:
+        """Logits [n, C] of the model that ONE client received, before it trains."""
+        return model(sent.start, x, training=False)
+
     def reply(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> tree.Tree:
         """What clients send up besides their weights."""
         return {}

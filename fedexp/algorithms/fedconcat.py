@@ -47,8 +47,14 @@ class ClassifierRounds(FedAvg):
         return Sent(start, memory=kept)
 
     def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
-        features = concatenate(model, sent.memory["encoders"], batch.x) if self.augmented else batch.x
-        return batch.mean(F.cross_entropy(model.head(params, features), batch.y, reduction="none"))
+        logits = model.head(params, self._features(model, sent, batch.x))
+        return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+
+    def answer(self, model: Model, sent: OneClient, x: Tensor) -> Tensor:
+        return model.head(sent.start, self._features(model, sent, x))
+
+    def _features(self, model: Model, sent: OneClient, x: Tensor) -> Tensor:
+        return concatenate(model, sent.memory["encoders"], x) if self.augmented else x
 
     def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
         mean = tree.mean(trained.params, torch.ones(len(ids)))

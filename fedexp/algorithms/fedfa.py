@@ -47,8 +47,8 @@ class FedFA(FedAvg):
         """As FedAvg's, but that each client first tests the received model on its own training data."""
         ids = self.select(state, world, gen)
         sent = self.send(state, ids)
-        _, accuracy = engine.score(ids, sent.start)
-        known = {"accuracy": accuracy.float(), "participations": (state["participations"][ids] + 1).float()}
+        accuracy, participations = engine.judge(self, ids, sent), state["participations"][ids] + 1
+        known = {"accuracy": accuracy.float(), "participations": participations.float()}
         sent = sent._replace(memory=known)
         trained = engine.train(self, state, ids, sent)
         return {**self.merge(state, ids, sent, trained), "round": state["round"] + 1}

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp import tree
 from fedexp.engine.apart import Crew, train_one_by_one
-from fedexp.engine.client import Workshop
+from fedexp.engine.client import Workshop, one
 from fedexp.engine.exchange import Exchange, Sent, State, Trained
 from fedexp.engine.settings import Hardware, Local
 from fedexp.engine.together import train_together
@@ -67,7 +66,8 @@ class Engine:
         steps = torch.tensor([self.local.schedule(int(size))[1] for size in sizes])
         trained = Trained(params, steps, sizes, loss)
         trained = trained._replace(reply=algorithm.reply(state, ids, sent, trained))
-        self.exchanges.append(Exchange(ids, sent, trained))
+        examples = sum(self.local.examples(size) for size in sizes.tolist())
+        self.exchanges.append(Exchange(ids, sent, trained, examples, lambda: self.judge(algorithm, ids, sent)))
         return trained
 
     def exchange(self, ids: Tensor, down: Tree | None = None, up: Tree | None = None) -> None:
@@ -83,18 +83,14 @@ class Engine:
         return done
 
     @torch.no_grad()
-    def score(self, ids: Tensor, models: Stack, chunk: int = 1000) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy and accuracy [K] of each client's model on its own training data, un-augmented."""
-        losses, hits = [], []
+    def judge(self, algorithm: "FedAvg", ids: Tensor, sent: Sent, chunk: int = 1000) -> Tensor:
+        """Accuracy [K] of what each client received, on its own training data, un-augmented."""
+        world, scores = self.world, []
         for row, client in enumerate(ids.tolist()):
-            params, rows = tree.take(models, row), self.world.of(client)
-            logits = torch.cat(
-                [self.model(params, self.world.prepare(part), training=False) for part in rows.split(chunk)]
-            )
-            labels = self.world.y[rows]
-            losses.append(F.cross_entropy(logits, labels))
-            hits.append((logits.argmax(1) == labels).float().mean())
-        return torch.stack(losses), torch.stack(hits)
+            own, rows = one(sent, row), world.of(client)
+            answers = [algorithm.answer(self.model, own, world.prepare(part)) for part in rows.split(chunk)]
+            scores.append((torch.cat(answers).argmax(1) == world.y[rows]).double().mean())
+        return torch.stack(scores)
 
     def sibling(self, model: Model, world: World, local: Local) -> "Engine":
         """An engine for another model over other examples (a head over features) within the same round."""

@@ -1,5 +1,6 @@
 """What passes between the server and a cohort. Sizes: K clients, B batch size."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -55,12 +56,16 @@ class Exchange(NamedTuple):
     """One sending and what came back, kept by the engine for the measures of the round.
 
     Either may be None: Trained where clients only received, Sent where they only sent. Such transfers
-    put their tensors into `extra` and `reply`, so that bytes are counted in one way.
+    put their tensors into `extra` and `reply`, so that bytes are counted in one way. examples: how many
+    local training went through. judge: asks for the accuracy [K] of the models as they were received, each
+    on its client's own training data.
     """
 
     ids: Tensor
     sent: Sent | None
     trained: Trained | None
+    examples: int = 0
+    judge: Callable[[], Tensor] | None = None
 
 
 class OneClient(NamedTuple):

@@ -51,6 +51,12 @@ class Local:
         epoch = max(1, whole)
         return epoch, self.steps if self.steps is not None else epoch * self.epochs
 
+    def examples(self, size: int) -> int:
+        """How many examples a client with `size` of them goes through in a round."""
+        epoch, steps = self.schedule(size)
+        whole = min(size, epoch * self.batch_size)  # an epoch's
+        return steps // epoch * whole + min(steps % epoch * self.batch_size, whole)
+
 
 _PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 

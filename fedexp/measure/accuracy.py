@@ -38,12 +38,11 @@ def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 50
 
 
 @torch.no_grad()
-def of_clients(predict: Callable[[Tensor], Tensor], world: World, ids: Tensor, chunk: int = 500) -> Tensor:
-    """Fraction right on each client's own training data, un-augmented: [K], on the CPU."""
-    parts = [world.of(client) for client in ids.tolist()]
-    rows = torch.cat(parts)
-    hits = torch.cat([predict(world.prepare(part)).argmax(1) == world.y[part] for part in rows.split(chunk)])
-    return torch.stack([own.double().mean() for own in hits.cpu().split([len(part) for part in parts])])
+def of_clients(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> Tensor:
+    """Fraction right on each client's own training data, un-augmented: [N], on the CPU."""
+    parts = world.rows.split(chunk)
+    hits = torch.cat([predict(world.prepare(part)).argmax(1) == world.y[part] for part in parts])
+    return torch.stack([own.double().mean() for own in hits.cpu().split(world.sizes.tolist())])
 
 
 def last_rounds(rows: list[dict[str, Any]], rounds: int = 10) -> float:

@@ -34,12 +34,3 @@ def cohort_measures(
     for name, layer in layer_divergence(models, centres).items():
         row |= {f"divergence_mean/{name}": float(layer.mean()), f"divergence_max/{name}": float(layer.max())}
     return row
-
-
-def examples_trained(exchanges: list[Exchange], batch_size: int) -> int:
-    """How many examples the cohort's local training went through (a last partial batch counts as full)."""
-    total = 0
-    for _, _, trained in exchanges:
-        if trained is not None and trained.params:
-            total += int((trained.steps * trained.sizes.clamp(max=batch_size)).sum())
-    return total

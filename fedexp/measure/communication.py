@@ -7,7 +7,8 @@ from fedexp.tree import size_in_bytes
 def traffic(exchanges: list[Exchange]) -> tuple[int, int]:
     """(bytes up, bytes down) over all clients of these exchanges."""
     up = down = 0
-    for _, sent, trained in exchanges:
+    for each in exchanges:
+        sent, trained = each.sent, each.trained
         if sent is not None and not sent.travels:
             continue
         if sent is not None:
