@@ -12,6 +12,7 @@ from fedexp.build import build_algorithm, build_dataset, build_model, build_trac
 from fedexp.engine import Engine, Exchange
 from fedexp.engine.client import Interrupted
 from fedexp.engine.exchange import State
+from fedexp.errors import require
 from fedexp.measure import accuracy
 from fedexp.measure.cohort import cohort_measures
 from fedexp.measure.communication import traffic
@@ -77,10 +78,11 @@ class Run:
 
     def carry_out(self) -> dict[str, Any]:
         """All rounds; result.json at the end, whatever the end was."""
+        resumed = self._resume()
         self.tracker.start(self.config, self.folder.path, self.folder.fingerprint)
         status, added, began = "failed", {}, time.monotonic()
         try:
-            state = self._resume() or self._begin()
+            state = resumed or self._begin()
             if state["round"] == 0:
                 self.tracker.picture("partition", self.folder.path / "partition.png")
             self.display = Display(self.config.rounds, state["round"])
@@ -204,7 +206,7 @@ class Run:
         values = {
             "state": state, "rows": self.rows, "bytes": self.bytes, "examples": self.examples,
             "seconds": self.seconds, "partition_hash": self.partition_hash,
-            "reference": self.reference.state,
+            "reference": self.reference.state, "device": self.world.device.type,
         }  # fmt: skip
         self._keeping(lambda: self.folder.checkpoint.save(values))
 
@@ -224,6 +226,11 @@ class Run:
         if values["partition_hash"] != self.partition_hash:
             print("fedexp: the checkpoint was made with other data (the partition differs); starting afresh")
             return None
+        begun, here = values["device"], self.world.device.type
+        require(
+            begun == here, "hardware.device", here,
+            f"this run was begun on {begun}, and its state is that device's; go on there, or delete {self.folder.path}",
+        )  # fmt: skip
         self.rows, self.bytes, self.examples = values["rows"], values["bytes"], values["examples"]
         self.seconds, self.reference.state = values["seconds"], values.get("reference", {})
         self.folder.write_metrics(self.rows)

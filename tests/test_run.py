@@ -13,6 +13,8 @@ import torch
 from filelock import FileLock
 from program import metrics, only_folder, result, run, start
 
+from fedexp.record.checkpoint import Checkpoint
+
 COLUMNS = [
     "round", "test_accuracy", "test_loss", "local_loss", "bytes_up", "bytes_down", "bytes_total",
     "divergence_mean", "divergence_max", "cohort_emd", "seconds",
@@ -272,6 +274,27 @@ def test_participants_judge_the_model_that_they_receive(monkeypatch, tmp_path):
     words = ["clients=8", "clients_per_round=1", "rounds=3", "evaluate_clients=participants"]
     assert run(monkeypatch, tmp_path / "one", *words) == 0
     assert metrics(tmp_path / "one")["client_accuracy_variance"].tolist() == [0, 0, 0]
+
+
+def test_a_checkpoint_leaves_on_the_cpu_what_was_there(tmp_path):
+    """Algorithms keep counts and distances there, and index with them; other tensors come to the device."""
+    checkpoint = Checkpoint(tmp_path, "fingerprint")
+    checkpoint.save({"counts": torch.tensor([3, 1]), "params": torch.ones(2, device="meta")})
+    found, refused = checkpoint.load(torch.device("meta"))
+    assert (found["counts"].tolist(), found["params"].device.type, refused) == ([3, 1], "meta", [])
+
+
+def test_a_run_does_not_move_to_another_kind_of_device(monkeypatch, tmp_path, capfd):
+    """Where parts of its state belong is known to that kind alone."""
+    assert run(monkeypatch, tmp_path) == 0
+    folder = only_folder(tmp_path)
+    fingerprint, digest = (result(tmp_path)[name] for name in ("fingerprint", "partition_hash"))
+    (folder / "result.json").unlink()
+    Checkpoint(folder, fingerprint).save({"device": "cuda", "partition_hash": digest, "state": {"round": 1}})
+    assert run(monkeypatch, tmp_path) == 2
+    said = capfd.readouterr().err
+    assert "hardware.device=cpu: this run was begun on cuda" in said
+    assert f"go on there, or delete {folder}" in said
 
 
 def test_speed_is_examples_by_the_seconds_so_far(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """Small worlds that tests train in: made data, or scikit-learn's digits; nothing is downloaded."""
 
-import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from fedexp.data import Dataset, Transform
 from fedexp.engine import Engine, Hardware, Local
 from fedexp.models import Classifier, Model
 from fedexp.randomness import generator
+from fedexp.record.checkpoint import Checkpoint
 from fedexp.world import World
 
 SIZES = [5, 40, 17, 30, 8, 20]  # unequal on purpose: some smaller than a batch, none a multiple of 8
@@ -86,32 +88,42 @@ def assert_mechanisms_agree(make, kind="cnn", **settings):
 
 
 def assert_resumes(make, kind="cnn", local=LOCAL, count=4):
-    """A run that goes on from its saved State after every round, with everything else built anew, ends the same.
+    """A run that goes on from its checkpoint after every round, with everything else built anew, ends the same.
 
-    Columns of seconds apart, every number and tensor is bit-equal.
+    Columns of seconds apart, every number and tensor is bit-equal; on a GPU, where there is one, up to rounding.
     """
-    world = make_world()
-    model = make_model(kind, world)
+    _assert_resumes(torch.device("cpu"), make, kind, local, count)
+    if torch.cuda.is_available():
+        _assert_resumes(torch.device("cuda"), make, kind, local, count)
+
+
+def _assert_resumes(device, make, kind, local, count):
+    def built():
+        world = make_world().to(device)
+        model = Model(make_model(kind, world).net.to(device))
+        return world, model, make_engine(model, world, local)
+
+    world, model, engine = built()
     algorithm = make(3, local)
-    engine = make_engine(model, world, local)
     whole = broken = algorithm.init(world, model, model.params())
-    broken = _saved_and_loaded(broken)
+    broken = _saved_and_loaded(broken, device)
     for round in range(count):
         whole = algorithm.round(whole, world, engine, generator(0, "round", round))
-        fresh = make_world()
-        fresh_model = make_model(kind, fresh)
-        fresh_engine = make_engine(fresh_model, fresh, local)
+        fresh, _, fresh_engine = built()
         broken = make(3, local).round(broken, fresh, fresh_engine, generator(0, "round", round))
-        broken = _saved_and_loaded(broken)
+        broken = _saved_and_loaded(broken, device)
     expected, found = (dict(tree.leaves(state)) for state in (whole, broken))
     assert expected.keys() == found.keys()
+    rounding = 0 if device.type == "cpu" else 1e-8
     for path, value in expected.items():
         if "seconds" not in path[-1]:
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(found[path])), path
+            left, right = torch.as_tensor(value), torch.as_tensor(found[path])
+            assert left.device == right.device, path
+            torch.testing.assert_close(left, right, rtol=rounding, atol=rounding, equal_nan=True, msg=str(path))
 
 
-def _saved_and_loaded(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
+def _saved_and_loaded(state, device):
+    with TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(Path(folder), "fingerprint")
+        checkpoint.save({"state": state})
+        return checkpoint.load(device)[0]["state"]

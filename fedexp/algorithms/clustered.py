@@ -56,7 +56,7 @@ class Clustered(FedAvg):
 
         Sends nothing: where a round's participants choose, `assign` notes what that takes.
         """
-        return state["assigned"].cpu()[ids]
+        return state["assigned"][ids]
 
     def settled(self, state: State, engine: Engine) -> State:
         """The State in which every client has chosen anew."""
@@ -75,7 +75,7 @@ class Clustered(FedAvg):
 
     def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
         """Each cluster's n_k-weighted mean; a cluster of which nobody took part keeps its model."""
-        member = F.one_hot(state["assigned"].cpu()[ids], tree.length(state["params"])).T
+        member = F.one_hot(state["assigned"][ids], tree.length(state["params"])).T
         return {**state, "params": means(state["params"], trained.params, member * trained.sizes)}
 
     def centre(self, state: State, ids: Tensor) -> Stack:

@@ -45,7 +45,7 @@ class FedSoft(Clustered):
 
     def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
         """Estimate u anew where it is `interval` rounds old (or, with partial participation, older)."""
-        importance, estimated = state["importance"].cpu().clone(), state["estimated"].cpu().clone()
+        importance, estimated = state["importance"].clone(), state["estimated"].clone()
         for client in ids[state["round"] - estimated[ids] >= self.interval].tolist():
             importance[client] = self._shares(state, client, engine).clamp_min(_LEAST)
             estimated[client] = state["round"]

@@ -40,7 +40,7 @@ class FeSEM(Clustered):
         }
 
     def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
-        assigned = state["assigned"].cpu().clone()
+        assigned = state["assigned"].clone()
         if state["round"] == 0:
             order = torch.randperm(len(assigned), generator=generator(engine.seed, "groups"))
             assigned[order] = torch.arange(len(assigned)) % self.clusters
@@ -50,8 +50,8 @@ class FeSEM(Clustered):
 
     def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
         """The nearest centres; who never took part stays in its first group."""
-        chosen = state["assigned"].cpu()[ids]
-        for place in state["took_part"].cpu()[ids].nonzero().flatten().tolist():
+        chosen = state["assigned"][ids]
+        for place in state["took_part"][ids].nonzero().flatten().tolist():
             own = tree.take(state["last"], int(ids[place]))
             distance = torch.stack([tree.squared_distance(own, centre) for centre in tree.unstack(state["params"])])
             chosen[place] = distance.argmin().cpu()

@@ -33,7 +33,7 @@ class Ifca(Clustered):
         return torch.stack(best)
 
     def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
-        assigned = state["assigned"].cpu().clone()
+        assigned = state["assigned"].clone()
         assigned[ids] = self.choices(state, ids, engine)
         if self.clusters > 1:
             # `send` counts the model that is trained; here are the other K - 1 (any of them: all are one size).

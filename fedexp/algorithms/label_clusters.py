@@ -161,7 +161,7 @@ class LabelClusters(Clustered):
             for source, values in shown.items()
             for label in range(values.shape[1])
         }
-        table = pd.DataFrame({"cluster": state["assigned"].cpu().numpy(), **columns}).rename_axis("client")
+        table = pd.DataFrame({"cluster": state["assigned"].numpy(), **columns}).rename_axis("client")
         exhibits = {"label_distributions": table, "label_distributions_first_clients": pictures.distributions(shown)}
         points = next(iter(found.values())).numpy()
         if np.isfinite(points).all():

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.serialization import default_restore_location
 
 from fedexp.record import files
 
@@ -28,13 +29,20 @@ class Checkpoint:
         fresh.replace(newest)
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest good values, or None; and a line for each file that had to be refused."""
+        """The newest good values, or None; and a line for each file that had to be refused.
+
+        Tensors that were on a CPU stay there (algorithms keep their books on it); all others come to `device`.
+        """
         refused = []
+
+        def place(storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage:
+            return storage if tag == "cpu" else default_restore_location(storage, str(device))
+
         for path in self.paths:
             if not path.exists():
                 continue
             try:
-                held = torch.load(path, map_location=device, weights_only=True)
+                held = torch.load(path, map_location=place, weights_only=True)
                 owner = held["fingerprint"]
                 if owner != self.fingerprint:
                     refused.append(f"{path} belongs to another run ({owner}); not used")
