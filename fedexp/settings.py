@@ -190,12 +190,14 @@ DRAWS = ("seed", "algorithm.seed", "partition.distribution")
 
 
 def relevant(config: DictConfig) -> dict[str, Any]:
-    """The resolved keys that can change the result or what it holds (of hardware: the precision)."""
+    """The resolved keys that can change the result or what it holds (of hardware: how numbers are rounded)."""
     plain = OmegaConf.to_container(config, resolve=True)
     kept = {key: value for key, value in plain.items() if key not in _WITHOUT_EFFECT}
     if not plain["measures"]["reference"]:
         del kept["measures"]  # a measure that is off is no part of a run's name
     kept["precision"] = plain["hardware"]["precision"]
+    if plain["hardware"]["convolution"] != "auto":
+        kept["convolution"] = plain["hardware"]["convolution"]
     for group in GROUPS:
         kept[group].pop("name", None)
     named = "download" in kept["dataset"]  # a known data set, wherever it lies; else the folder is the data

@@ -90,7 +90,8 @@ def test_fingerprint_hashes_what_changes_results_and_nothing_else():
     ]  # fmt: skip
     for words in same:
         assert fingerprint(composed(*(["partition=dir0.1"] if "partition=dir" not in words else []), *words)) == base
-    for words in (["seed=1"], ["rounds=61"], ["local.lr=0.1"], ["algorithm=fedprox"], ["hardware.precision=bfloat16"]):
+    for words in (["seed=1"], ["rounds=61"], ["local.lr=0.1"], ["algorithm=fedprox"], ["hardware.precision=bfloat16"],
+                  ["hardware.convolution=direct"]):  # fmt: skip
         assert fingerprint(composed("partition=dir0.1", *words)) != base
     assert fingerprint(composed("dataset=mnist", "dataset.root=a")) == fingerprint(
         composed("dataset=mnist", "dataset.root=b")
