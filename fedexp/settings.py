@@ -196,8 +196,8 @@ def relevant(config: DictConfig) -> dict[str, Any]:
     if not plain["measures"]["reference"]:
         del kept["measures"]  # a measure that is off is no part of a run's name
     kept["precision"] = plain["hardware"]["precision"]
-    if plain["hardware"]["convolution"] != "auto":
-        kept["convolution"] = plain["hardware"]["convolution"]
+    if (convolution := plain["hardware"].get("convolution", "auto")) != "auto":
+        kept["convolution"] = convolution
     for group in GROUPS:
         kept[group].pop("name", None)
     named = "download" in kept["dataset"]  # a known data set, wherever it lies; else the folder is the data

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedexp.report.curves import accuracy_curves
 from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
-from fedexp.report.runs import Recorded, differing
+from fedexp.report.runs import Recorded, differing, distinct
 from fedexp.settings import DRAWS
 
 _MOST_CURVES = 20
@@ -16,14 +16,15 @@ _MOST_CURVES = 20
 
 def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
     """Draws of one protocol (runs that differ in their seed alone) share a line; what else differs is shown."""
-    named = {id(run): _named(run) for run in runs}
+    runs = distinct(sorted(runs, key=lambda run: not run.complete))
+    named = _named(runs)
     varying = differing(named.values())
     keys = [key for key in varying if key not in DRAWS]
     draws = [key for key in DRAWS if key in varying]
     lines: dict[str, list[Recorded]] = {}
     for run in runs:
         lines.setdefault(repr([named[id(run)].get(key) for key in keys]), []).append(run)
-    groups = sorted(lines.values(), key=lambda group: (not _done(group), -_mean(_counted(group), "final_accuracy")))
+    groups = sorted(lines.values(), key=_rank)
     page = Page(name, f"{len(runs)} runs, {len(groups)} settings")
     page.lead = [
         f"Runs that differ in {' and '.join(draws) or 'their seed'} alone share a line: mean ± standard deviation of "
@@ -50,11 +51,18 @@ def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
     return page
 
 
-def _named(run: Recorded) -> dict[str, Any]:
-    """A run's settings, its groups by name instead of by constructor."""
-    settings = {key: value for key, value in run.settings.items() if not key.endswith("_target_")}
-    groups = {group: run.name(group) for group in ("partition", "model", "algorithm")}
-    return {"dataset": run.data, **groups, **settings}
+def _named(runs: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
+    """Each run's settings, its groups by name; by constructor too where one name stands for several."""
+    groups = ("partition", "model", "algorithm")
+    named = {
+        id(run): {"dataset": run.data, **{group: run.name(group) for group in groups}, **run.settings} for run in runs
+    }
+    for key in dict.fromkeys(key for values in named.values() for key in values if key.endswith("_target_")):
+        pairs = {(values[key.split(".")[0]], values.get(key)) for values in named.values()}
+        if len({name for name, _ in pairs}) == len(pairs):
+            for values in named.values():
+                values.pop(key, None)
+    return named
 
 
 def _line(group: list[Recorded], keys: list[str], named: dict[int, dict[str, Any]]) -> list[Entry]:
@@ -63,10 +71,16 @@ def _line(group: list[Recorded], keys: list[str], named: dict[int, dict[str, Any
     return [
         *(Entry(_text(named[id(group[0])].get(key))) for key in keys),
         Entry(_spread(group, "final_accuracy")), Entry(_spread(group, "best_accuracy")),
-        Entry(", ".join(str(number) for number in sorted({run.result.get("rounds", 0) for run in group}))),
-        Entry(f"{(_mean(group, 'bytes_up') + _mean(group, 'bytes_down')) / 1e6:,.1f}"),
+        Entry(", ".join(f"{number:.0f}" for number in sorted(set(_values(group, "rounds")))) or NOTHING),
+        Entry(_megabytes(group)),
         Entry(str(len(group))), Entry(statuses),
     ]  # fmt: skip
+
+
+def _rank(group: list[Recorded]) -> tuple[bool, float]:
+    """Complete ones first, the most accurate first."""
+    accuracies = _values(_counted(group), "final_accuracy")
+    return not _done(group), -fmean(accuracies) if accuracies else 0.0
 
 
 def _done(group: list[Recorded]) -> list[Recorded]:
@@ -82,9 +96,9 @@ def _values(group: list[Recorded], key: str) -> list[float]:
     return [run.result[key] for run in group if run.result.get(key) is not None]
 
 
-def _mean(group: list[Recorded], key: str) -> float:
-    values = _values(group, key)
-    return fmean(values) if values else 0.0
+def _megabytes(group: list[Recorded]) -> str:
+    up, down = _values(group, "bytes_up"), _values(group, "bytes_down")
+    return f"{(fmean(up) + fmean(down)) / 1e6:,.1f}" if up and down else NOTHING
 
 
 def _spread(group: list[Recorded], key: str) -> str:

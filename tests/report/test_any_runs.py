@@ -1,5 +1,6 @@
 """Any runs beside each other, the command itself, and dashboards."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from recorded import asked, leave_run
 from fedexp.report.__main__ import main
 from fedexp.report.any_runs import compare_runs
 from fedexp.report.dashboard import build, plan
+from fedexp.report.page import NOTHING
 from fedexp.report.runs import read
 
 
@@ -49,6 +51,35 @@ def test_what_is_incomplete_is_not_averaged(outputs):
     rows = [[entry.main for entry in row] for row in compare_runs(read(outputs)).sheets[0].rows]
     assert rows[0][1:3] == ["fedcat", "0.2"] and "63.00 ± 1.41" in rows[0] and "finished, interrupted" in rows[0]
     assert rows[-1][1] == "scaffold", "what is complete comes first"
+
+
+def test_an_own_class_under_another_ones_name_has_a_line_of_its_own(tmp_path):
+    words = ["seed=0,1", f"output_root={tmp_path}"]
+    for own in ([], ["algorithm._target_=fedexp.algorithms.fedrs.FedRS"]):
+        (sweep,) = asked("algorithm=fedavg", *own, *words)
+        for job in sweep.jobs:
+            leave_run(job, [0.5])
+    sheet = compare_runs(read(tmp_path)).sheets[0]
+    assert sheet.header[1] == "algorithm._target_"
+    rows = [[entry.main for entry in row] for row in sheet.rows]
+    assert sorted(row[1].split(".")[-1] for row in rows) == ["FedAvg", "FedRS"]
+    assert [row[sheet.header.index("seeds")] for row in rows] == ["2", "2"]
+
+
+def test_a_copy_of_a_run_is_no_other_seed(outputs, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("copies")
+    shutil.copytree(outputs, copy, dirs_exist_ok=True)
+    page = compare_runs(read(outputs, copy))
+    assert len(page.records) == 8
+    assert {row[-2].main for row in page.sheets[0].rows} == {"2"}
+
+
+def test_what_is_not_known_is_left_open(outputs):
+    (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
+    (leave_run(sweep.jobs[0], [0.9]) / "result.json").unlink()
+    sheet = compare_runs(read(outputs)).sheets[0]
+    last = dict(zip(sheet.header, (entry.main for entry in sheet.rows[-1])))
+    assert (last["rounds"], last["MB sent"], last["final accuracy, %"]) == (NOTHING,) * 3
 
 
 def test_a_run_named_twice_is_one(outputs):
