@@ -45,11 +45,11 @@ def entry(config: DictConfig) -> dict[str, Any]:
             raise
         raise _Ended(error) from error
     except Exception as error:
-        if not alone:
-            RunFolder(config).write_error(traceback.format_exc())
-            raise
-        if isinstance(error, ConfigError):
+        if alone and isinstance(error, ConfigError):
             raise _Ended(error) from error
+        folder = RunFolder(config)
+        if not alone or folder.path.is_dir():  # of a sweep's run it is the only trace
+            folder.write_error(traceback.format_exc())
         raise
 
 

@@ -66,6 +66,7 @@ class Run:
         self.tracker = build_tracker(config)
         self.class_names = dataset.class_names or [str(label) for label in range(dataset.classes)]
         self.emd = mean_emd(self.world.label_counts)
+        self.chance, self.most_by_chance = accuracy.by_chance(self.world)
         self.rows: list[dict[str, Any]] = []
         self.bytes = [0, 0]  # up, down
         self.examples = 0
@@ -106,6 +107,11 @@ class Run:
             self.tracker.finish(result, failed=status != "finished")
         self.folder.checkpoint.remove()
         self.display.summary(self.folder.path.name, result)
+        if result["at_chance"]:
+            self.display.say(
+                f"fedexp: the final accuracy is that of chance (always the commonest class: {self.chance:.2%}): "
+                "this model has not learned, or has unlearned"
+            )
         self.display.say(str(self.folder.path))
         return result
 
@@ -241,6 +247,7 @@ class Run:
         return {
             "status": status,
             **summary(self.rows, self.config.targets),
+            "at_chance": bool(self.rows) and self.rows[-1]["test_accuracy"] <= self.most_by_chance,
             "bytes_up": self.bytes[0], "bytes_down": self.bytes[1],
             "emd": self.emd,
             "seconds": round(self.seconds, 3),

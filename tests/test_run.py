@@ -185,9 +185,11 @@ def test_a_run_whose_end_failed_is_not_finished(monkeypatch, tmp_path):
     with pytest.raises(OSError):
         run(monkeypatch, tmp_path, "rounds=1")
     assert result(tmp_path)["status"] == "failed"
+    assert "Is a directory" in (folder / "error.txt").read_text()
     (folder / "model.pt").rmdir()
     assert run(monkeypatch, tmp_path, "rounds=1") == 0
     assert result(tmp_path)["status"] == "finished"
+    assert not (folder / "error.txt").exists()
 
 
 def test_a_signal_after_the_last_round_ends_a_sweep_and_leaves_the_run_finished(monkeypatch, tmp_path):
@@ -274,6 +276,17 @@ def test_participants_judge_the_model_that_they_receive(monkeypatch, tmp_path):
     words = ["clients=8", "clients_per_round=1", "rounds=3", "evaluate_clients=participants"]
     assert run(monkeypatch, tmp_path / "one", *words) == 0
     assert metrics(tmp_path / "one")["client_accuracy_variance"].tolist() == [0, 0, 0]
+
+
+def test_a_model_that_has_not_learned_is_said(monkeypatch, tmp_path, capfd):
+    """At 37 of 360 answers right, as by always saying the commonest digit, and two standard errors above it."""
+    assert run(monkeypatch, tmp_path / "still", "local.lr=1e-12", "rounds=1") == 0
+    assert result(tmp_path / "still")["at_chance"] is True
+    assert "the final accuracy is that of chance (always the commonest class: 10." in capfd.readouterr().out
+    words = ["local.lr=0.1", "clients=4", "clients_per_round=4", "partition=iid", "local.epochs=3"]
+    assert run(monkeypatch, tmp_path / "learns", *words) == 0
+    assert result(tmp_path / "learns")["at_chance"] is False
+    assert "chance" not in capfd.readouterr().out
 
 
 def test_a_checkpoint_leaves_on_the_cpu_what_was_there(tmp_path):

@@ -1,5 +1,6 @@
 """Accuracy and loss on the test set, a class at a time, and on the clients' own data."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,12 @@ def of_clients(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 5
     parts = world.rows.split(chunk)
     hits = torch.cat([predict(world.prepare(part)).argmax(1) == world.y[part] for part in parts])
     return torch.stack([own.double().mean() for own in hits.cpu().split(world.sizes.tolist())])
+
+
+def by_chance(world: World) -> tuple[float, float]:
+    """Accuracy of always answering the test set's commonest class, and what is within two standard errors of it."""
+    commonest = float(torch.bincount(world.test_y.cpu()).max()) / len(world.test_y)
+    return commonest, commonest + 2 * math.sqrt(commonest * (1 - commonest) / len(world.test_y))
 
 
 def last_rounds(rows: list[dict[str, Any]], rounds: int = 10) -> float:

@@ -65,6 +65,8 @@ class RunFolder:
 
     def write_result(self, result: dict[str, Any]) -> None:
         files.write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        if result["status"] != "failed":
+            (self.path / "error.txt").unlink(missing_ok=True)  # that of an earlier attempt
 
     def write_error(self, text: str) -> None:
         """Why the run failed, for whoever looks later: a sweep goes on without it."""

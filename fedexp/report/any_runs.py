@@ -35,6 +35,7 @@ def compare_runs(runs: Sequence[Recorded], name: str = "runs") -> Page:
     body = [[Entry(str(number + 1)), *_line(group, keys, named)] for number, group in enumerate(groups)]
     page.sheets = [Sheet("Runs, the most accurate first", header, body)]
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
+    page.notes += [f"{run.path.name}: ended at chance, it has not learned." for run in runs if run.at_chance]
     curves = {
         _label(number, named[id(group[0])], keys): complete
         for number, group in enumerate(groups)

@@ -182,6 +182,8 @@ def _notes(measured: list[Measured]) -> list[str]:
             notes.append(f"* {each.cell.name}: {each.variant.said()}.")
         if each.variant and each.variant.diverged:
             notes.append(f"† {each.cell.name}: {each.variant.diverged} of {len(each.variant.runs)} runs diverged.")
+        if each.variant and (unlearned := sum(run.at_chance for run in each.variant.runs)):
+            notes.append(f"{each.cell.name}: {unlearned} of {len(each.variant.runs)} runs ended at chance.")
         if each.others:
             said = " | ".join(f"{len(other.runs)} runs, rounds {other.rounds}, {other.said()}" for other in each.others)
             notes.append(f"{each.cell.name}: runs of other protocols are there and left out: {said}.")

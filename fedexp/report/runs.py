@@ -40,6 +40,11 @@ class Recorded:
         return self.status in COMPLETE or not self.information.empty
 
     @property
+    def at_chance(self) -> bool:
+        """Whether it ended with a model that knows nothing."""
+        return self.complete and bool(self.result.get("at_chance"))
+
+    @property
     def seed(self) -> int:
         return self.config["seed"]
 

@@ -74,6 +74,13 @@ def test_a_copy_of_a_run_is_no_other_seed(outputs, tmp_path_factory):
     assert {row[-2].main for row in page.sheets[0].rows} == {"2"}
 
 
+def test_a_model_that_ended_at_chance_is_noted(outputs):
+    (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
+    file = leave_run(sweep.jobs[0], [0.1]) / "result.json"
+    file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
+    assert compare_runs(read(outputs)).notes == [f"{file.parent.name}: ended at chance, it has not learned."]
+
+
 def test_what_is_not_known_is_left_open(outputs):
     (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
     (leave_run(sweep.jobs[0], [0.9]) / "result.json").unlink()
