@@ -70,7 +70,13 @@ def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
     return otherwise[0]
 
 
+def called(target: str | None) -> str:
+    """`${called:${._target_}}`: what an own class or function, given as package.module.name, is called."""
+    return (target or "own").rsplit(".", 1)[-1]
+
+
 OmegaConf.register_new_resolver("choose", choose, replace=True)
+OmegaConf.register_new_resolver("called", called, replace=True)
 
 
 def check(config: DictConfig) -> None:
@@ -124,7 +130,7 @@ def _check_stages(config: DictConfig) -> None:
 def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
     """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type."""
     require(
-        "_target_" in node,
+        node.get("_target_") is not None,
         f"{group}._target_",
         None,
         "must name a class or function, e.g. package.module.name",

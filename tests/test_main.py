@@ -5,10 +5,11 @@ import sys
 
 import pytest
 from hydra import compose, initialize_config_dir
-from program import run, start
+from program import only_folder, run, start
 
 from fedexp.build import build_algorithm
-from fedexp.main import CONF
+from fedexp.errors import ConfigError
+from fedexp.main import CONF, main
 from fedexp.settings import GROUPS, check, fingerprint
 
 
@@ -73,12 +74,41 @@ def test_every_option_of_every_group_composes_and_fits_its_constructor(group):
     assert options
     for option in options:
         words = [f"{group}={option}"] + ([f"{group}.root=x"] if option == "image_folder" else [])
-        if option != "gpu":
+        if option == "own":
+            with pytest.raises(ConfigError, match=rf"{group}\._target_=None: must name a class or function"):
+                check(composed(*words))
+        elif option != "gpu":
             check(composed(*words))
 
 
+def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from fedexp.algorithms.fedavg import FedAvg\n"
+        "from fedexp.data import Dataset\n"
+        "from fedexp.models import Classifier\n"
+        "def signals(transform, length=3):\n"
+        "    y = torch.arange(40) % 2\n"
+        "    x = torch.randn(40, length) + y[:, None]\n"
+        "    return Dataset('signals', x, y, x, y, 2, transform)\n"
+        "def halves(dataset, clients, seed):\n"
+        "    return list(torch.arange(len(dataset.train_y)).chunk(clients))\n"
+        "def line(shape, classes):\n"
+        "    return Classifier(torch.nn.Flatten(), torch.nn.Linear(shape[0], classes))\n"
+        "class Mine(FedAvg):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["algorithm=own", "algorithm._target_=mine.Mine", "partition=own", "partition._target_=mine.halves"]
+    words += ["model=own", "model._target_=mine.line", "dataset=own", "dataset._target_=mine.signals"]
+    words += ["+dataset.length=5", "clients=2", "clients_per_round=2", "rounds=1", "hardware=cpu", "tracking=none"]
+    monkeypatch.setattr(sys, "argv", ["fedexp", *words, f"output_root={tmp_path / 'out'}"])
+    main()
+    assert only_folder(tmp_path / "out").name.startswith("signals-halves-line-Mine-seed0-")
+
+
 def test_every_algorithm_can_be_built():
-    for path in (CONF / "algorithm").glob("*.yaml"):
+    for path in set((CONF / "algorithm").glob("*.yaml")) - {CONF / "algorithm/own.yaml"}:
         assert build_algorithm(composed(f"algorithm={path.stem}")).clients_per_round == 4
 
 
