@@ -82,7 +82,7 @@ def test_every_option_of_every_group_composes_and_fits_its_constructor(group):
 
 
 def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_parts.py").write_text(
         "import torch\n"
         "from fedexp.algorithms.fedavg import FedAvg\n"
         "from fedexp.data import Dataset\n"
@@ -99,8 +99,8 @@ def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
         "    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = ["algorithm=own", "algorithm._target_=mine.Mine", "partition=own", "partition._target_=mine.halves"]
-    words += ["model=own", "model._target_=mine.line", "dataset=own", "dataset._target_=mine.signals"]
+    words = ["algorithm=own", "algorithm._target_=own_parts.Mine", "partition=own", "partition._target_=own_parts.halves"]
+    words += ["model=own", "model._target_=own_parts.line", "dataset=own", "dataset._target_=own_parts.signals"]
     words += ["+dataset.length=5", "clients=2", "clients_per_round=2", "rounds=1", "hardware=cpu", "tracking=none"]
     monkeypatch.setattr(sys, "argv", ["fedexp", *words, f"output_root={tmp_path / 'out'}"])
     main()
