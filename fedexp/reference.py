@@ -6,7 +6,7 @@ run's; its State goes into the run's checkpoint.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.engine import Engine, Hardware, Local
@@ -15,31 +15,9 @@ from fedexp.errors import require
 from fedexp.measure.divergence import weight_divergence
 from fedexp.models import Model
 from fedexp.randomness import generator
+from fedexp.settings import Measures
 from fedexp.tree import Params, spread
 from fedexp.world import World
-
-
-@dataclass
-class Measures:
-    """What is measured besides what every run measures. reference: null, or centralized (this module).
-    reference_rounds: stop it after so many rounds, the last of which is evaluated; null: never. The first
-    synchronisation is what the paper's figures need, and costs one round.
-    """
-
-    reference: str | None = None
-    reference_rounds: int | None = None
-
-    def check(self) -> None:
-        """Raise ConfigError for a value that cannot work."""
-        require(
-            self.reference in (None, "centralized"), "measures.reference", self.reference, "must be null or centralized"
-        )
-        rounds = self.reference_rounds
-        require(rounds is None or rounds >= 1, "measures.reference_rounds", rounds, "must be at least 1, or null")
-        require(
-            rounds is None or self.reference is not None, "measures.reference_rounds", rounds,
-            "there is no reference to stop; add measures.reference=centralized, or leave this null",
-        )  # fmt: skip
 
 
 class Reference:

@@ -16,7 +16,6 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from fedexp.engine import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
-from fedexp.reference import Measures
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
 GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
@@ -25,6 +24,29 @@ GIVEN = {  # what fedexp passes to each constructor besides the keys of its grou
     "model": {"shape", "classes"},
     "algorithm": {"clients_per_round", "local"},
 }
+
+
+@dataclass
+class Measures:
+    """What is measured besides what every run measures. reference: null, or centralized (reference.py).
+    reference_rounds: stop it after so many rounds, the last of which is evaluated; null: never. The first
+    synchronisation is what the paper's figures need, and costs one round.
+    """
+
+    reference: str | None = None
+    reference_rounds: int | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        require(
+            self.reference in (None, "centralized"), "measures.reference", self.reference, "must be null or centralized"
+        )
+        rounds = self.reference_rounds
+        require(rounds is None or rounds >= 1, "measures.reference_rounds", rounds, "must be at least 1, or null")
+        require(
+            rounds is None or self.reference is not None, "measures.reference_rounds", rounds,
+            "there is no reference to stop; add measures.reference=centralized, or leave this null",
+        )  # fmt: skip
 
 
 @dataclass

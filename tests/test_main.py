@@ -99,7 +99,12 @@ def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
         "    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = ["algorithm=own", "algorithm._target_=own_parts.Mine", "partition=own", "partition._target_=own_parts.halves"]
+    words = [
+        "algorithm=own",
+        "algorithm._target_=own_parts.Mine",
+        "partition=own",
+        "partition._target_=own_parts.halves",
+    ]
     words += ["model=own", "model._target_=own_parts.line", "dataset=own", "dataset._target_=own_parts.signals"]
     words += ["+dataset.length=5", "clients=2", "clients_per_round=2", "rounds=1", "hardware=cpu", "tracking=none"]
     monkeypatch.setattr(sys, "argv", ["fedexp", *words, f"output_root={tmp_path / 'out'}"])

@@ -22,9 +22,9 @@ from fedexp.errors import ConfigError
 from fedexp.main import CONF
 from fedexp.partition.emd import emd
 from fedexp.randomness import generator
-from fedexp.reference import Measures, Reference
+from fedexp.reference import Reference
 from fedexp.run import run
-from fedexp.settings import check, fingerprint, relevant
+from fedexp.settings import Measures, check, fingerprint, relevant
 from fedexp.world import World
 
 PLAIN = Local(epochs=1, batch_size=20, lr=0.3, momentum=0.0)
