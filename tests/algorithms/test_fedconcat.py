@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from program import only_folder, result, run
-from worlds import LOCAL, gap, make_engine, make_model, make_world, play
+from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
@@ -36,6 +36,8 @@ STAGES = {
     "fesem": partial(FeSEM, clusters=2),
 }
 
+SHIFTED = Transform(crop=8, pad=2, flip=True)
+
 
 def make(name="counted", **settings):
     settings = {"encoder_rounds": 2, **settings}
@@ -55,16 +57,23 @@ def test_stack_equals_one_by_one(name, kind):
 def test_augmented_features_come_anew_and_without_augmentation_are_the_same(mechanism):
     cached, anew = (play(make(augmented=value), "norm", mechanism, count=4) for value in (False, True))
     assert gap(cached, anew) < 1e-12
-    shifted = Transform(crop=8, pad=2, flip=True)
     cached, anew = (
-        play(make(augmented=value), "norm", mechanism, count=4, transform=shifted) for value in (False, True)
+        play(make(augmented=value), "norm", mechanism, count=4, transform=SHIFTED) for value in (False, True)
     )
     assert gap({"params": encoders(cached["params"])}, {"params": encoders(anew["params"])}) == 0
     assert gap(cached, anew) > 1e-3
 
 
-def test_workers_equal_this_process():
-    alone, workers = (play(make(), "norm", "apart", workers=n, dtype=torch.float32, count=4) for n in (1, 2))
+@pytest.mark.parametrize("kind", ["cnn", "norm"])
+def test_over_augmented_images_stack_equals_one_by_one(kind):
+    assert_mechanisms_agree(make(augmented=True), kind, count=4, transform=SHIFTED)
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_workers_equal_this_process(augmented):
+    alone, workers = (
+        play(make(augmented=augmented), "norm", "apart", n, torch.float32, transform=SHIFTED, count=4) for n in (1, 2)
+    )
     assert gap(alone, workers) < 1e-5
 
 
@@ -151,20 +160,24 @@ def test_test_features_are_kept_and_give_the_same_accuracy():
     assert len(engine.siblings) == 1  # made once
 
 
-@pytest.mark.parametrize("name", ["counted", "random_inputs", "fedsoft", "fesem"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"name": name} for name in ("counted", "random_inputs", "fedsoft", "fesem")] + [{"augmented": True}],
+    ids=str,
+)
 @pytest.mark.parametrize("stop", [1, 2, 3])
-def test_resuming_in_each_stage_goes_on_to_the_same_weights(stop, name):
+def test_resuming_in_each_stage_goes_on_to_the_same_weights(stop, settings):
     """A new algorithm and a new engine, given only the saved State: nothing else carries memory."""
-    whole = play(make(name), "norm", count=4)
-    algorithm, engine = make(name)(3, LOCAL), None
-    world = make_world(shape=(3, 8, 8))
+    whole = play(make(**settings), "norm", transform=SHIFTED, count=4)
+    algorithm, engine = make(**settings)(3, LOCAL), None
+    world = make_world(shape=(3, 8, 8), transform=SHIFTED)
     model = make_model("norm", world)
     engine = make_engine(model, world, LOCAL)
     saved = io.BytesIO()
     torch.save(advance(algorithm, algorithm.init(world, model, model.params()), world, engine, stop), saved)
     saved.seek(0)
     state = torch.load(saved, weights_only=True)
-    state = advance(make(name)(3, LOCAL), state, world, make_engine(model, world, LOCAL), 4 - stop)
+    state = advance(make(**settings)(3, LOCAL), state, world, make_engine(model, world, LOCAL), 4 - stop)
     assert gap(whole, state) == 0
 
 

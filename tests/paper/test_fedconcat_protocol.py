@@ -2,6 +2,7 @@
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from fedexp.algorithms.fedconcat import FedConcat
@@ -108,7 +109,7 @@ def test_no_variant_is_left_out():
 @pytest.mark.parametrize(
     ("name", "constants"),
     [("fedconcat", {"encoder_rounds": 31, "classifier_steps": 3, "classifier_weight_decay": 1e-5,
-                    "classifier_start": "random", "augmented": False}),
+                    "classifier_start": "random"}),
      ("label_clusters", {"clusters": 5, "labels": "counted", "balanced": False, "slack": 1.0, "epsilon": 5.0,
                          "random_inputs": 10_000, "bias_path": "published"}),
      ("ifca", {"clusters": 5, "identical_start": False}), ("fedsoft", {"clusters": 5, "mu": 0.01, "interval": 2}),
@@ -119,6 +120,22 @@ def test_constants(name, constants, paper):
     """By themselves and, on CIFAR-10, in the paper's protocol."""
     algorithm = build_algorithm(composed(f"algorithm={name}", paper=paper))
     assert {key: getattr(algorithm, key) for key in constants} == constants
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [("cifar10", True), ("cifar100", True), ("tiny_imagenet", True), ("svhn", False), ("fmnist", False),
+     ("mnist", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["fedconcat_id", "fedconcat_ifca"])
+def test_the_head_sees_augmented_images_where_the_encoders_did(name, dataset, expected):
+    """In the protocol; features once is the algorithm's own default, and what the command line says is done."""
+    words = [f"algorithm={name}", f"dataset={dataset}"]
+    config = composed(*words)
+    assert build_algorithm(config).augmented is expected
+    assert instantiate(config.dataset.transform).augments is expected
+    assert build_algorithm(composed(*words, paper=None)).augmented is False
+    assert build_algorithm(composed(*words, "algorithm.augmented=false")).augmented is False
 
 
 def test_the_command_line_wins():
