@@ -1,6 +1,8 @@
 """The printed values: each of the 934 cells belongs to exactly one config, and each config to one cell."""
 
 import re
+from collections import defaultdict
+from functools import cache
 
 import pytest
 from omegaconf import OmegaConf
@@ -16,6 +18,13 @@ COMPOSER = Composer()  # tables share most of their choices
 NAMES = {"speech_commands": "kws", "image_folder": "pill"}  # printed otherwise than configured
 
 
+@cache
+def jobs(table):
+    """All runs of a table with one seed: composed once for all tests."""
+    (sweep,) = asked(f"+table={table}", "table.seeds=[1]", compose=COMPOSER)
+    return sweep.jobs
+
+
 def test_every_printed_table_can_be_run():
     assert published.names() == TABLES
     assert len(TABLES) == 22
@@ -24,25 +33,37 @@ def test_every_printed_table_can_be_run():
 
 @pytest.mark.parametrize("table", published.names())
 def test_cells_and_configs_map_both_ways(table):
-    (sweep,) = asked(f"+table={table}", "table.seeds=[1]", compose=COMPOSER)
-    jobs = [job for job in sweep.jobs if not job.reference]
+    cells = [job for job in jobs(table) if not job.reference]
     lines = published.lines(table)
-    assert [(job.name, str(job.error)) for job in sweep.jobs if job.config is None] == []
+    assert [(job.name, str(job.error)) for job in jobs(table) if job.config is None] == []
     found = {}
-    for job in jobs:
+    for job in cells:
         printed = published.find(table, job.cell)
         assert printed.index not in found, f"{job.name} and {found.get(printed.index)} are the same printed cell"
         found[printed.index] = job.name
         assert_same(job, lines.iloc[printed.index])
         assert_remarks(job, lines.iloc[printed.index])
     assert sorted(found) == list(range(len(lines)))  # no printed cell is left over
-    own = {id(job.cell): job.config for job in jobs}
-    for job in sweep.jobs:
+    own = {id(job.cell): job.config for job in cells}
+    for job in jobs(table):
         if job.reference:  # SGD's batch is that of a round's clients together
             config = own[id(job.cell)]
             assert job.config.local.batch_size == config.clients_per_round * config.local.batch_size, job.name
-    told = [(job.fingerprint, str(job.cell.measure)) for job in jobs]
+    told = [(job.fingerprint, str(job.cell.measure)) for job in cells]
     assert len(set(told)) == len(told), "two cells would read the same number from the same run"
+
+
+def test_what_is_printed_twice_from_one_run_is_the_same_number():
+    """Cells of different tables may be one run, as FedCat's tables 1 and 3 are; then they have one printed value."""
+    printed = defaultdict(dict)
+    for table in TABLES:
+        for job in jobs(table):
+            if not job.reference:
+                value = published.find(table, job.cell).value
+                printed[job.fingerprint, str(job.cell.measure)][f"{table}: {job.name}"] = value
+    shared = [cells for cells in printed.values() if len(cells) > 1]
+    assert len(shared) == 12 + 3 * 4 * 3  # FedCat's table 3; of FedConcat's table 1 fedavg, fedconcat, fedconcat_id
+    assert [cells for cells in shared if len(set(cells.values())) > 1] == []
 
 
 def assert_same(job, line):
