@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from test_fedavg import by_hand
 from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.data_sharing import DataSharing
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.data import Transform
+from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.measure.communication import traffic
 from fedexp.measure.skew import emd, mean_emd
@@ -101,7 +103,7 @@ def test_shared_examples_and_the_warm_up_model_are_sent_once():
 
 
 def test_the_warm_up_model_is_sgd_on_the_shared_examples_alone():
-    """Two epochs of 20 examples with a batch of 8; decay once an epoch."""
+    """Two epochs of 20 examples with a batch of 8."""
     algorithm = sharing(pretraining_epochs=2, pretraining_batch_size=8)(3, LOCAL)
     world = algorithm.adapt(make_world())
     model = make_model("cnn", world)
@@ -114,6 +116,22 @@ def test_the_warm_up_model_is_sgd_on_the_shared_examples_alone():
         sgd = rule.round(sgd, shared, server, generator(0, "round", round))
     assert gap(state, sgd) == 0
     assert len(algorithm.shared) == 20
+
+
+@pytest.mark.parametrize(("given", "decay"), [(1.0, 1.0), (None, 0.5)])
+def test_the_warm_up_s_learning_rate_by_hand(given, decay):
+    """Two epochs of one batch each, of all of G: w1 = w0 - lr g(w0), w2 = w1 - lr decay g(w1)."""
+    local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0, lr_decay=0.5)
+    algorithm = sharing(pretraining_epochs=2, pretraining_batch_size=100, pretraining_lr_decay=given)(3, local)
+    world = algorithm.adapt(make_world())
+    model = make_model("linear", world)
+    engine = make_engine(model, world, local)
+    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)
+    shared = replace(world, rows=algorithm.shared, sizes=torch.tensor([20]))
+    once = by_hand(model, model.params(), shared, 0, 0.5)
+    twice = by_hand(model, {name: leaf.detach() for name, leaf in once.items()}, shared, 0, 0.5 * decay)
+    for name, expected in twice.items():
+        torch.testing.assert_close(state["params"][name], expected.detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Pre-training: the SGD it claims to be, stopped where it says, and FedAvg from there on."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from test_fedavg import by_hand
 from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedavg_pretrained import FedAvgPretrained
+from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
@@ -51,14 +54,33 @@ def test_it_starts_from_sgd_on_the_union(given, batch):
     assert state["round"] == 0
 
 
-def test_a_target_ends_it_and_is_reported():
-    """A target that the first epoch reaches, and one that none does."""
+@pytest.mark.parametrize(("given", "decay"), [(None, 0.5), (1.0, 1.0), (0.25, 0.25)])
+def test_its_learning_rate_by_hand(given, decay):
+    """Two epochs of one full batch each: w1 = w0 - lr g(w0), w2 = w1 - lr decay g(w1)."""
+    world = make_world([12])
+    model = make_model("linear", world)
+    local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0, lr_decay=0.5)
+    algorithm = FedAvgPretrained(1, local, 2, pretraining_lr_decay=given)
+    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, make_engine(model, world, local))
+    once = by_hand(model, model.params(), world, 0, 0.5)
+    twice = by_hand(model, {name: leaf.detach() for name, leaf in once.items()}, world, 0, 0.5 * decay)
+    for name, expected in twice.items():
+        torch.testing.assert_close(state["params"][name], expected.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("target", "epochs", "reached", "said"),
+    [(0.01, 1, True, r"%\n$"), (None, 4, None, r"%\n$"),
+     (1.0, 4, False, r"%, short of algorithm\.pretraining_target=1\.0\n$")],
+)  # fmt: skip
+def test_a_target_ends_it_and_is_reported(target, epochs, reached, said, capsys):
+    """A target that the first epoch reaches, none, and one that no epoch reaches."""
     world = make_world()
-    state, engine = begin(FedAvgPretrained(3, LOCAL, 4, pretraining_target=0.01), world)
+    state, engine = begin(FedAvgPretrained(3, LOCAL, 4, pretraining_target=target), world)
+    assert re.search(said, capsys.readouterr().out)
     result = FedAvgPretrained(3, LOCAL).conclude(state, engine)
-    assert result["pretraining_epochs"] == 1
-    assert 0.01 <= result["pretraining_accuracy"] <= 1
-    assert begin(FedAvgPretrained(3, LOCAL, 4, pretraining_target=1.0), world)[0]["pretraining"]["epochs"] == 4
+    assert 0.01 <= result.pop("pretraining_accuracy") < 1
+    assert result == {"pretraining_epochs": epochs, "pretraining_target_reached": reached}
 
 
 def test_nothing_of_it_is_communication():
@@ -72,7 +94,15 @@ def test_nothing_of_it_is_communication():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"pretraining_epochs": -1}, {"pretraining_target": 60.0}, {"pretraining_batch_size": 0}], ids=str
+    "wrong",
+    [
+        {"pretraining_epochs": -1},
+        {"pretraining_target": 60.0},
+        {"pretraining_batch_size": 0},
+        {"pretraining_lr_decay": 0.0},
+        {"pretraining_lr_decay": 1.5},
+    ],
+    ids=str,
 )
 def test_settings(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):

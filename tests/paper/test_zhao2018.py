@@ -47,6 +47,11 @@ def test_data_sharing_runs_for_300_rounds_from_its_own_batch():
     assert (config.algorithm.pretraining_target, config.algorithm.holdout) == (0.6, 0.2)
 
 
+def test_the_warm_up_keeps_its_learning_rate_and_pre_training_decays_as_sgd_does():
+    assert composed("dataset=cifar10", "algorithm=data_sharing").algorithm.pretraining_lr_decay == 1.0
+    assert composed("dataset=cifar10", "algorithm=fedavg_pretrained").algorithm.pretraining_lr_decay is None
+
+
 def test_a_data_set_that_the_paper_has_not_needs_its_own_constants():
     with pytest.raises(ConfigError, match=r"local\.lr.*no value for digits, only for mnist, cifar10, speech_commands"):
         composed("dataset=digits", "model=mcmahan_cnn")
