@@ -16,6 +16,17 @@ from fedexp.settings import check
 TABLES = sorted(path.stem for path in (CONF / "table").glob("*.yaml"))
 COMPOSER = Composer()  # tables share most of their choices
 NAMES = {"speech_commands": "kws", "image_folder": "pill"}  # printed otherwise than configured
+MODELS = {  # and what stands for a printed model (conf/model/zhao2018, fedcat)
+    ("zhao2018", "cifar10", "mcmahan_cnn"): "tf_cnn",
+    ("fedcat", "cifar10", "mcmahan_cnn"): "simple_cnn",
+    ("fedcat", "cifar100_coarse", "mcmahan_cnn"): "simple_cnn",
+}
+ROUNDS = {  # of FedConcat's tables: baselines, encoders, heads (and those of Fashion-MNIST)
+    **dict.fromkeys(["1", "4", "5", "10", "14"], (50, 31, 200, 173)),  # section 5.1
+    **dict.fromkeys(["2", "11", "13"], (100, 62, 400, 346)),  # twice that (appendix D.7)
+    **dict.fromkeys(["3", "12"], (500, 480, 500, None)),  # section 5.4
+    "9": (50, 231, 200, 173),  # 200 more for encoders (appendix D.4)
+}
 
 
 @cache
@@ -42,6 +53,7 @@ def test_cells_and_configs_map_both_ways(table):
         assert printed.index not in found, f"{job.name} and {found.get(printed.index)} are the same printed cell"
         found[printed.index] = job.name
         assert_same(job, lines.iloc[printed.index])
+        assert_rounds(job, lines.iloc[printed.index])
         assert_remarks(job, lines.iloc[printed.index])
     assert sorted(found) == list(range(len(lines)))  # no printed cell is left over
     own = {id(job.cell): job.config for job in cells}
@@ -72,6 +84,7 @@ def assert_same(job, line):
     check_built(config)
     assert NAMES.get(config.dataset.name, config.dataset.name) == line.dataset, job.name
     assert config.partition.name == line.partition, job.name
+    assert config.model.name == model(line), job.name
     assert config.clients == int(line.clients), job.name
     share = line.participants
     participants = int(line.clients) * int(share[:-1]) // 100 if share.endswith("%") else int(share)
@@ -83,6 +96,25 @@ def assert_same(job, line):
     percent = line.metric.removeprefix("rounds_to_").removesuffix("_percent")
     if percent != line.metric and percent.isdigit():
         assert job.cell.measure.argument == int(percent) / 100
+
+
+def model(line):
+    """The model that a printed cell is run with."""
+    if line.paper == "fedconcat" and line.algorithm.startswith("fedconcat"):
+        return line.model.removesuffix("_wide")  # table 9: five encoders as they are are as large as the wide model
+    return MODELS.get((line.paper, line.dataset, line.model), line.model)
+
+
+def assert_rounds(job, line):
+    """FedConcat's tables: as many rounds of both stages, or of the baselines, as the paper says."""
+    if line.paper != "fedconcat" or job.cell.measure.kind == "information":
+        return
+    config, (baseline, encoders, heads, on_fmnist) = job.config, ROUNDS[line.table]
+    if config.algorithm.name.startswith("fedconcat"):
+        heads = on_fmnist if line.dataset == "fmnist" else heads
+        assert (config.algorithm.encoder_rounds, config.rounds) == (encoders, encoders + heads), job.name
+    else:  # centralized: epochs
+        assert config.rounds == (200 if config.algorithm.name == "centralized" else baseline), job.name
 
 
 def assert_remarks(job, line):
