@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from worlds import gap, make_engine, make_model, make_world
+from worlds import by_hand, gap, make_engine, make_model, make_world
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
@@ -58,6 +58,16 @@ def test_full_batches_and_one_step_a_round_give_zero():
         f"reference_divergence/{name}"
         for name in ("encoder.0.weight", "encoder.0.bias", "head.weight", "head.bias")
     }  # fmt: skip
+
+
+def test_its_learning_rate_decays_with_the_rounds():
+    """Two rounds of one full-batch step on the union: with lr, then with half of it."""
+    world, local = make_world([20] * 4), replace(PLAIN, lr_decay=0.5)
+    _, reference = follow(world, local, rounds=2, kind="linear")
+    union, model = replace(world, sizes=torch.tensor([80])), make_model("linear", world)
+    expected = by_hand(model, by_hand(model, model.params(), union, 0, 0.3), union, 0, 0.15)
+    for name, leaf in expected.items():
+        torch.testing.assert_close(reference.state["params"][name], leaf, rtol=0, atol=1e-12)
 
 
 def test_several_local_steps_do_not():

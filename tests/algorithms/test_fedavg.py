@@ -1,22 +1,14 @@
 """FedAvg by hand, its bytes, and its selection."""
 
+import pytest
 import torch
 import torch.nn.functional as F
-from worlds import make_engine, make_model, make_world
+from worlds import by_hand, make_engine, make_model, make_world
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Local
 from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
-
-
-def by_hand(model, params, world, client, lr):
-    """One full-batch gradient step of a client, through ordinary autograd on the ordinary formula."""
-    weight, bias = (params[name].clone().requires_grad_() for name in ("head.weight", "head.bias"))
-    rows = world.of(client)
-    x = (world.x[rows].double() / 255).flatten(1)
-    F.cross_entropy(x @ weight.T + bias, world.y[rows]).backward()
-    return {"head.weight": weight - lr * weight.grad, "head.bias": bias - lr * bias.grad}
 
 
 def test_one_round_is_the_mean_of_the_clients_weighted_by_their_examples():
@@ -31,8 +23,25 @@ def test_one_round_is_the_mean_of_the_clients_weighted_by_their_examples():
     first, second = (by_hand(model, start, world, client, 0.5) for client in (0, 1))
     for name in start:
         expected = 0.25 * first[name] + 0.75 * second[name]
-        torch.testing.assert_close(state["params"][name], expected.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(state["params"][name], expected, rtol=0, atol=1e-12)
     assert state["round"] == 1
+
+
+@pytest.mark.parametrize("mechanism", ["apart", "together"])
+def test_the_learning_rate_decays_once_a_round(mechanism):
+    """One full-batch step a round: with lr in the first, with half of it in the second."""
+    world = make_world([3, 9])
+    model = make_model("linear", world)
+    local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0, lr_decay=0.5)
+    algorithm, engine = FedAvg(2, local), make_engine(model, world, local, mechanism)
+    state = algorithm.init(world, model, model.params())
+    expected = model.params()
+    for round, rate in enumerate((0.5, 0.25)):
+        state = algorithm.round(state, world, engine, generator(0, "round", round))
+        first, second = (by_hand(model, expected, world, client, rate) for client in (0, 1))
+        expected = {name: 0.25 * first[name] + 0.75 * second[name] for name in expected}
+    for name, leaf in expected.items():
+        torch.testing.assert_close(state["params"][name], leaf, rtol=0, atol=1e-12)
 
 
 def test_momentum_and_weight_decay_follow_sgd():
