@@ -1,4 +1,4 @@
-"""FedProx: its neutral setting, its gradient by hand, its errors."""
+"""FedProx: its neutral setting, its gradient by hand, its bytes, its errors."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedprox import FedProx
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
+from fedexp.measure.communication import traffic
 from fedexp.randomness import generator
 
 
@@ -30,6 +31,16 @@ def test_second_step_is_pulled_back_by_mu():
     for name in w0:
         expected = plain[name] - lr * mu * (w1[name] - w0[name])
         torch.testing.assert_close(state["params"][name], expected, rtol=0, atol=1e-12)
+
+
+def test_bytes_are_fedavg_s():
+    """One model down, one up: the global model that the proximal term needs is the one that training starts from."""
+    world = make_world()
+    model = make_model("cnn", world)
+    algorithm, engine = FedProx(3, Local(), mu=0.1), make_engine(model, world)
+    algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    entries = 4 * 9 + 4 + 36 * 4 + 4  # convolution, head
+    assert traffic(engine.drain()) == (3 * entries * 8, 3 * entries * 8)
 
 
 def test_negative_mu_is_refused():
