@@ -9,7 +9,7 @@ from fedexp.models.classifier import Classifier
 def vgg9(shape: tuple[int, ...], classes: int) -> Classifier:
     """3x3 convolutions 32, 64, P, 128, 128, P, Dropout2d .05, 256, 256, P, Dropout .1, fc, fc 512, fc C.
 
-    3x32x32 and 10 classes: 3,491,530 parameters (first fc 4096 to 1024); 1x28x28: 4,015,754.
+    3x32x32 and 10 classes: 3,491,530 parameters (first fc 4096 to 512); 1x28x28: 4,015,754 (2304 to 1024).
     """
     channels, height, width = shape
     require(min(height, width) >= 8, "model", "vgg9", f"needs images of at least 8x8, got {shape}")
