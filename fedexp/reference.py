@@ -1,4 +1,4 @@
-"""Centralized SGD in step with a run's rounds, and how far the global model is from it (Zhao et al. 2018).
+"""Centralized SGD in step with a run's rounds, and how far the global model is from it (Zhao et al. 2018, eq. 1).
 
 It starts from the same weights and trains on the union of the clients' data with a batch of K B, as many
 steps a round as a client takes on average. Its engine is its own, so that nothing of it counts as the

@@ -1,4 +1,8 @@
-"""Weight divergence ||w_k - w|| / ||w|| of a cohort (Zhao et al. 2018, section 3.1)."""
+"""Weight divergence ||w_k - w|| / ||w|| of a cohort's models from the ones that they are measured against.
+
+A measure of ours, after that of Zhao et al. (2018, section 3, eq. 1): the global model's distance from centralized
+SGD, which is fedexp/reference.py.
+"""
 
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def emd(label_counts: Tensor) -> Tensor:
-    """Zhao et al. (2018), section 3.2: sum over classes of |p_k - p|, for each client: [N], in [0, 2].
+    """Zhao et al. (2018), section 3.1, Remark 3.4: sum over classes of |p_k - p|, for each client: [N], in [0, 2].
 
     label_counts: [N, C]. The population is the union of these clients' examples.
     """

@@ -1,4 +1,4 @@
-"""Shards of examples sorted by class (McMahan et al. 2017; Zhao et al. 2018, section 3.1)."""
+"""Shards of examples sorted by class (McMahan et al. 2017; Zhao et al. 2018, section 2.1)."""
 
 import numpy as np
 import torch
