@@ -4,12 +4,14 @@ import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from worlds import make_engine, make_model, make_world
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedconcat import encoders
-from fedexp.engine import Local, Sent
+from fedexp.build import build_dataset, build_model, build_world
+from fedexp.engine import Engine, Local, Sent
 from fedexp.main import CONF
 from fedexp.study import fedavg_encoders, losses, main, study
 
@@ -29,17 +31,51 @@ def test_features_that_hold_the_label_have_the_smaller_loss():
     assert knowing[1] < guessing[1]
 
 
-def test_it_leaves_both_tables(tmp_path):
+def alone(config, client):
+    """(the encoder of one of the first two clients after training by itself, its number of examples)."""
+    world = build_world(config, build_dataset(config))
+    model, local = build_model(config, world), OmegaConf.to_object(config.local)
+    engine = Engine(model, world, local, OmegaConf.to_object(config.hardware), config.seed)
+    trained = engine.train(FedAvg(1, local), {"round": 0}, torch.tensor([client]), Sent(tree.spread(model.params(), 1)))
+    engine.close()
+    return encoders(tree.take(trained.params, 0)), int(world.sizes[client])
+
+
+def test_it_leaves_both_tables(tmp_path, monkeypatch):
+    """Each line's losses are those of the right encoders, on the right clients' data."""
+    probes = []
+
+    def noted(engine, frozen, members):
+        found = losses(engine, frozen, members)
+        probes.append((frozen, members, found))
+        return found
+
+    monkeypatch.setattr("fedexp.study.losses", noted)
     words = [
-        "paper=fedconcat", "dataset=digits", "model=mcmahan_cnn", "model.hidden=16", "partition=classes2", "clients=20",
+        "paper=fedconcat", "dataset=digits", "model=mcmahan_cnn", "model.hidden=16", "partition=dir0.5", "clients=20",
         "local.epochs=1", "tracking=none", f"output_root={tmp_path}", "hardware=cpu",
     ]  # fmt: skip
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        study(compose("config", overrides=words))
+        config = compose("config", overrides=words)
+    study(config)
     (table,) = tmp_path.glob("*/information.csv")
     found = pd.read_csv(table)
-    assert found["table"].tolist() == [6] * 4 + [7] * 4
-    assert found["algorithm"].tolist()[:4] == ["own_encoder", "exchanged_encoder"] * 2
+    (first, few), (second, many) = (alone(config, client) for client in (0, 1))
+    assert few != many
+    average = {name: (few * first[name] + many * second[name]) / (few + many) for name in first}
+    expected = {
+        (6, "client1", "own_encoder"): ([first], [0]), (6, "client1", "exchanged_encoder"): ([second], [0]),
+        (6, "client2", "own_encoder"): ([second], [1]), (6, "client2", "exchanged_encoder"): ([first], [1]),
+        (7, "both", "encoder_client1"): ([first], [0, 1]), (7, "both", "encoder_client2"): ([second], [0, 1]),
+        (7, "both", "encoder_averaged"): ([average], [0, 1]),
+        (7, "both", "encoder_concatenated"): ([first, second], [0, 1]),
+    }  # fmt: skip
+    assert list(found[["table", "data", "algorithm"]].itertuples(index=False, name=None)) == list(expected)
+    for (models, members), (frozen, probed, _) in zip(expected.values(), probes, strict=True):
+        assert probed == members
+        torch.testing.assert_close(frozen, tree.stack(models))
+    columns = found[["classification_loss", "reconstruction_loss"]]
+    assert columns.to_numpy() == pytest.approx(torch.tensor([loss for *_, loss in probes]).numpy())
     assert (found["classification_loss"] > 0).all()
     assert found["reconstruction_loss"].between(0, 0.5).all()
     assert (table.parent / "information_features.png").exists()
