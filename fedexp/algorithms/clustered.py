@@ -19,6 +19,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Engine, Sent, Trained
 from fedexp.engine.exchange import State
 from fedexp.errors import require
+from fedexp.measure.skew import shares
 from fedexp.models import Model
 from fedexp.randomness import generator
 from fedexp.tree import Params, Stack
@@ -88,11 +89,10 @@ class Clustered(FedAvg):
     def observe(self, state: State, engine: Engine) -> dict[str, float]:
         """Mean over clients of their model's accuracy on their share of the test distribution."""
         by_class, there = class_accuracy(state["params"], engine)
-        counts = engine.world.label_counts.double() * there
-        shares = counts / counts.sum(1, keepdim=True).clamp_min(1)
+        counts = engine.world.label_counts * there
         held = counts.sum(1) > 0
         assigned = self.settled(state, engine)["assigned"]
-        score = (shares * by_class[assigned]).sum(1)[held].mean()
+        score = (shares(counts[held]) * by_class[assigned[held]]).sum(1).mean()
         return {"assigned_accuracy": float(score)}
 
     def conclude(self, state: State, engine: Engine) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from fedexp.clustering import balanced_k_means, elbow, inertias, k_means
 from fedexp.engine import Engine, Trained
 from fedexp.engine.exchange import State
 from fedexp.errors import require
+from fedexp.measure.skew import shares
 from fedexp.models import Model
 from fedexp.randomness import generator, numpy_generator
 from fedexp.tree import Params
@@ -86,15 +87,14 @@ class LabelClusters(Clustered):
 
     def _distributions(self, world: World, seed: int) -> Tensor:
         """What clients send: their label distributions [N, C], with each client's own noise."""
-        counts = world.label_counts.double()
-        shares = counts / counts.sum(1, keepdim=True)
+        own = shares(world.label_counts)
         if self.labels == "counted":
-            return shares
+            return own
         draws = [
             numpy_generator(seed, "label noise", client).laplace(0, 1 / self.epsilon, world.classes)
             for client in range(world.clients)
         ]
-        return shares + torch.from_numpy(np.stack(draws))
+        return own + torch.from_numpy(np.stack(draws))
 
     def _infer(self, trained: Trained, start: tree.Stack, engine: Engine) -> dict[str, Tensor]:
         """Label distributions [N, C] from the first round's models; the one to cluster by comes first."""
@@ -153,9 +153,8 @@ class LabelClusters(Clustered):
         """True beside sent or inferred distributions (figure 12), and the elbow curve (appendix D.5)."""
         if "distributions" not in state:
             return {}
-        counts = engine.world.label_counts.double()
         found = {name: value.cpu() for name, value in state["distributions"].items()}
-        shown = {"true": counts / counts.sum(1, keepdim=True), **found}
+        shown = {"true": shares(engine.world.label_counts), **found}
         columns = {
             f"{source}_{label}": values[:, label].numpy()
             for source, values in shown.items()

@@ -1,7 +1,12 @@
 """Label skew: how far each client's labels are from the population's."""
 
-import torch
 from torch import Tensor
+
+
+def shares(label_counts: Tensor) -> Tensor:
+    """Label distributions [..., C] of counts [..., C]: each client's, or a population's."""
+    counts = label_counts.double()
+    return counts / counts.sum(-1, keepdim=True)
 
 
 def emd(label_counts: Tensor) -> Tensor:
@@ -9,10 +14,8 @@ def emd(label_counts: Tensor) -> Tensor:
 
     label_counts: [N, C]. The population is the union of these clients' examples.
     """
-    counts = label_counts.double()
-    population = counts.sum(0) / counts.sum()
-    shares = counts / counts.sum(1, keepdim=True)
-    return (shares - population).abs().sum(1)
+    population = shares(label_counts.sum(0))
+    return (shares(label_counts) - population).abs().sum(1)
 
 
 def mean_emd(label_counts: Tensor, cohort: Tensor | None = None) -> float:
@@ -21,9 +24,3 @@ def mean_emd(label_counts: Tensor, cohort: Tensor | None = None) -> float:
     if cohort is not None:
         distance, sizes = distance[cohort], sizes[cohort]
     return float((distance * sizes).sum() / sizes.sum())
-
-
-def shares(label_counts: Tensor) -> Tensor:
-    """Each client's label distribution [N, C]."""
-    counts = label_counts.to(torch.float64)
-    return counts / counts.sum(1, keepdim=True)
