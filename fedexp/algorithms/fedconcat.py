@@ -114,8 +114,8 @@ class FedConcat(FedAvg):
             frozen = encoders(state["params"])
             engine.exchange(torch.arange(world.clients), down=tree.spread(frozen, world.clients))
             state = {**state, "params": {**frozen, **self._first_head(state["params"], engine)}}
-        third = self._third_stage(state, engine)
-        return self.classifier.round(state, third.world, third, gen)
+        trainer, _ = self._third_stage(state, engine)
+        return self.classifier.round(state, trainer.world, trainer, gen)
 
     def centre(self, state: State, ids: Tensor) -> Stack:
         if self._concatenated(state):
@@ -130,10 +130,10 @@ class FedConcat(FedAvg):
 
     def examined(self, state: State, engine: Engine) -> tuple[Callable[[Tensor], Tensor], World]:
         """In stage 3 the head over test features that were computed once."""
-        if not self._concatenated(state) or self.augmented:
+        if not self._concatenated(state):
             return super().examined(state, engine)
-        third = self._third_stage(state, engine)
-        return (lambda features: third.model.head(head(state["params"]), features)), third.world
+        _, tester = self._third_stage(state, engine)
+        return (lambda features: tester.model.head(head(state["params"]), features)), tester.world
 
     def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
         if self._concatenated(state):
@@ -153,20 +153,28 @@ class FedConcat(FedAvg):
     def _concatenated(self, state: State) -> bool:
         return state["round"] > self.encoder_rounds
 
-    def _third_stage(self, state: State, engine: Engine) -> Engine:
-        """The engine of stage 3, made once, or again from State after a resume."""
-        if engine.siblings:
-            return engine.siblings[0]
-        if self.augmented:
-            return engine.sibling(engine.model, engine.world, self.classifier.local)
+    def _third_stage(self, state: State, engine: Engine) -> tuple[Engine, Engine]:
+        """The engines that train and that examine the head, made once, or again from State after a resume.
+
+        It is the same one, over features; or, where training images are augmented, one over these and one over
+        the test features.
+        """
+        if not engine.siblings:
+            if self.augmented:
+                engine.sibling(engine.model, engine.world, self.classifier.local)
+            self._over_features(state, engine)
+        return engine.siblings[0], engine.siblings[-1]
+
+    def _over_features(self, state: State, engine: Engine) -> Engine:
+        """A head by itself, and a world in which features stand for images (of training, unless augmented)."""
         world, frozen = engine.world, encoders(state["params"])
+        starts = range(0, len(world.test_y), _CHUNK)
         with torch.no_grad():
-            parts = torch.arange(len(world.y), device=world.device).split(_CHUNK)
-            x = torch.cat([concatenate(engine.model, frozen, world.prepare(part)) for part in parts])
-            starts = range(0, len(world.test_y), _CHUNK)
             tests = [world.prepare_test(slice(start, start + _CHUNK)) for start in starts]
             test_x = torch.cat([concatenate(engine.model, frozen, test) for test in tests])
-        net = Classifier(nn.Identity(), nn.Linear(x.shape[1], world.classes)).to(world.device, world.dtype)
+            parts = () if self.augmented else torch.arange(len(world.y), device=world.device).split(_CHUNK)
+            x = torch.cat([test_x[:0], *(concatenate(engine.model, frozen, world.prepare(part)) for part in parts)])
+        net = Classifier(nn.Identity(), nn.Linear(test_x.shape[1], world.classes)).to(world.device, world.dtype)
         over_features = replace(world, x=x, test_x=test_x, transform=Transform())
         return engine.sibling(Model(net), over_features, self.classifier.local)
 

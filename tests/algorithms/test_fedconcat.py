@@ -149,15 +149,16 @@ def test_a_classifier_round_by_hand():
         torch.testing.assert_close(state["params"][name], leaf, rtol=0, atol=1e-12)
 
 
-def test_test_features_are_kept_and_give_the_same_accuracy():
-    algorithm, world, model, engine, state = set_up(kind="norm")
+@pytest.mark.parametrize("augmented", [False, True])
+def test_test_features_are_kept_and_give_the_same_accuracy(augmented):
+    algorithm, world, model, engine, state = set_up(kind="norm", augmented=augmented)
     for count in (2, 1):
         state = advance(algorithm, state, world, engine, count)
         direct = accuracy.test(lambda x, state=state: algorithm.predict(state, model, x), world)
         kept = accuracy.test(*algorithm.examined(state, engine))
         torch.testing.assert_close(kept, direct)
     assert algorithm.examined(state, engine)[1].test_x.shape == (40, 2 * 36)
-    assert len(engine.siblings) == 1  # made once
+    assert len(engine.siblings) == 1 + augmented  # made once
 
 
 @pytest.mark.parametrize(
