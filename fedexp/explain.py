@@ -1,11 +1,12 @@
 """Hydra's and OmegaConf's errors in one line: the key, the value, what would be right."""
 
 import re
+import shlex
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.errors import nearest
@@ -13,6 +14,8 @@ from fedexp.errors import nearest
 
 def explain(error: Exception, words: list[str], conf: Path) -> str:
     """What is wrong with the command line `words`, given the error that composing it raised."""
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
     overrides = [word for word in words if "=" in word and not word.startswith("-")]
     groups = {path.relative_to(conf).as_posix(): path for path in conf.rglob("*") if path.is_dir()}
     for word in overrides:
@@ -44,6 +47,17 @@ def explain(error: Exception, words: list[str], conf: Path) -> str:
         value = given.get(key[1], "")
         return f"{key[1]}={value}: {detail.splitlines()[0]}"
     return " ".join(detail.split())
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    """A word that is not in Hydra's grammar of overrides."""
+    name, given, value = error.override.partition("=")
+    if not given:
+        return f"{name}: must be KEY=VALUE ({error.message.splitlines()[-2]})"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = shlex.quote(f'{name}="{escaped}"')
+    home = f"write $HOME{value[1:]}, or " if value.startswith("~/") else ""
+    return f"{name}={value}: cannot be read as it stands; {home}quote twice: {quoted}"
 
 
 def _deepest(error: BaseException) -> str:

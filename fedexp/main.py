@@ -1,6 +1,7 @@
 """The command line: compose the config, check it, build and run."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from fedexp.sweep import Incomplete
 
 PACKAGE = Path(__file__).parent
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # a wheel; a checkout
+
+_NO_NAME = re.compile(r"(null|true|false|[-+]?[\d._]+(e[-+]?\d+)?)?", re.IGNORECASE)  # Hydra reads no string here
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -65,7 +68,7 @@ def main() -> None:
     in use; 143 SIGTERM; 130 Ctrl-C."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
     with one_line_errors(sys.argv[1:]):
-        _refuse_empty_choices(sys.argv[1:])
+        _refuse_choices_without_name(sys.argv[1:])
         entry()
 
 
@@ -98,11 +101,12 @@ def one_line_errors(words: list[str]) -> Iterator[None]:
         sys.exit(2)
 
 
-def _refuse_empty_choices(words: list[str]) -> None:
-    """`algorithm=null` names no option; Hydra would show a traceback for it."""
+def _refuse_choices_without_name(words: list[str]) -> None:
+    """`algorithm=null`, `algorithm=3` name no option; Hydra would show a traceback for them."""
     for word in words:
-        group, _, option = word.lstrip("+").partition("=")
-        if (CONF / group).is_dir() and "=" in word and option.lower() in ("", "null"):
+        group, given, option = word.lstrip("+").partition("=")
+        require(bool(group or not given), "words", word, "must be KEY=VALUE")
+        if (CONF / group).is_dir() and given and _NO_NAME.fullmatch(option):
             known = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
             raise ConfigError(group, option, f"names no option; known: {known}")
 

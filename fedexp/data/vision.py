@@ -87,5 +87,5 @@ def _tensors(dataset: Any) -> tuple[Tensor, Tensor]:
 
 
 def _coarse_labels(root: str, part: str) -> Tensor:
-    with open(Path(root) / "cifar-100-python" / part, "rb") as file:  # torchvision has checked its md5
+    with open(Path(root).expanduser() / "cifar-100-python" / part, "rb") as file:  # torchvision has checked its md5
         return torch.tensor(pickle.load(file, encoding="latin1")["coarse_labels"])

@@ -41,12 +41,14 @@ def test_missing_files_say_where_to_put_them(tmp_path, name):
         getattr(vision, name)(str(tmp_path), Transform(), download=False)
 
 
-def test_coarse_labels_come_from_the_archive(tmp_path):
+def test_coarse_labels_come_from_the_archive(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     with open(folder / "train", "wb") as file:
         pickle.dump({"coarse_labels": [3, 19, 0], "fine_labels": [1, 2, 3]}, file)
-    assert vision._coarse_labels(str(tmp_path), "train").tolist() == [3, 19, 0]
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    for root in (str(tmp_path), f"~/{tmp_path.name}"):
+        assert vision._coarse_labels(root, "train").tolist() == [3, 19, 0]
 
 
 @pytest.mark.skipif(not (REAL / "MNIST").is_dir(), reason="no real MNIST below FEDEXP_TEST_DATA (default: data/)")
