@@ -20,6 +20,14 @@ from omegaconf.errors import OmegaConfBaseException
 from fedexp.errors import ConfigError
 
 
+class NoConfig(ConfigError):
+    """`words` compose to no config; what Hydra said is the cause."""
+
+    def __init__(self, words: Sequence[str], error: Exception) -> None:
+        super().__init__("overrides", " ".join(words), first_line(error))
+        self.words = list(words)
+
+
 def word(key: str, value: Any) -> str:
     """An override as one word of a command line, quoted as Hydra's grammar needs."""
     return f"{key}={_text(value)}"
@@ -55,16 +63,16 @@ class Composer:
         return self._parser.parse_overrides(list(words))
 
     def __call__(self, words: Sequence[str]) -> DictConfig:
-        """The config of a command line. Raises ConfigError if there is none."""
+        """The config of a command line. Raises NoConfig if there is none."""
         parsed = self.parse(words)
-        values = [override for override in parsed if self._is_value(override)]
-        choices = tuple(override.input_line for override in parsed if not self._is_value(override))
+        values = [override for override in parsed if self.is_value(override)]
+        choices = tuple(override.input_line for override in parsed if not self.is_value(override))
         try:
             config = copy.deepcopy(self._base(choices))
             for override in values:
                 _apply(override, config)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError("overrides", " ".join(words), first_line(error)) from error
+            raise NoConfig(words, error) from error
         return config
 
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
@@ -78,7 +86,7 @@ class Composer:
             raise base
         return base
 
-    def _is_value(self, override: Override) -> bool:
+    def is_value(self, override: Override) -> bool:
         """Whether it is about a key and not about the choice of a group."""
         key = override.key_or_group
         if override.package is not None or override.is_hydra_override() or "/" in key:

@@ -23,8 +23,10 @@ def require(holds: bool, key: str, value: Any, right: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name: the nearest known one, and all of them where they are few."""
+    """A hint for a misspelt name: the nearest known one, and all of them where they are few or none is near."""
     known = sorted(set(known))
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return hint + (f"known: {', '.join(known)}" if len(known) <= 24 else "")
+    hints = [f"did you mean {close[0]}?"] if close else []
+    if known and (len(known) <= 24 or not close):
+        hints.append(f"known: {', '.join(known)}")
+    return " ".join(hints) or "there are none"

@@ -34,13 +34,13 @@ def explain(error: Exception, words: list[str], conf: Path) -> str:
     keys = _known_keys(overrides, groups, conf)
     for word in overrides:
         name, _, value = word.lstrip("+~").partition("=")
-        unknown = name not in keys and name not in groups and not name.startswith("hydra")
+        unknown = bool(keys) and name not in keys and name not in groups and not name.startswith("hydra")
         group = name.partition(".")[0]
-        if unknown and not word.startswith("+") and group in groups and any("+table=" in one for one in words):
-            return f"{name}={value}: the table's cells choose their {group}; for a key of all of them: ++{name}={value}"
+        chosen = any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
+        if unknown and not word.startswith("+") and group in groups and chosen:
+            return f"{name}={value}: the sweep's runs choose their {group}; for a key of all of them: ++{name}={value}"
         if unknown and not word.startswith("+"):
-            # The likeliest slip is in the last part of the name, among its siblings.
-            return f"{name}={value}: no such key; {nearest(name, keys)}"
+            return f"{name}={value}: no such key; {_nearest_key(name, keys)}"
     key = re.search(r"full_key: (\S+)", detail)
     if key:
         given = dict(word.lstrip("+~").split("=", 1) for word in overrides)
@@ -79,6 +79,13 @@ def _known_keys(overrides: list[str], groups: dict[str, Path], conf: Path) -> li
             return _flatten(compose("config", overrides=choices))
     except HydraException:
         return []
+
+
+def _nearest_key(name: str, keys: list[str]) -> str:
+    """The likeliest slip is in the last part of a name: a hint among its siblings, where it has any."""
+    parent, _, last = name.rpartition(".")
+    siblings = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == parent]
+    return nearest(last, siblings) if siblings else nearest(name, keys)
 
 
 def _flatten(node: DictConfig, prefix: str = "") -> list[str]:

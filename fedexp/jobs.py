@@ -6,22 +6,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp.compose import Composer, first_line, word
+from fedexp.compose import Composer, NoConfig, word
 from fedexp.errors import ConfigError
 from fedexp.scale import scaled
-from fedexp.settings import fingerprint
+from fedexp.settings import GROUPS, fingerprint
 from fedexp.table import Cell, Table
+
+_FREE = (*GROUPS, "tracking", "scale")  # what keys there are depends on the choice
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep. `words` are its overrides; `config` is None where they cannot be composed, and
-    `error` then says why. `reference`: whether it is what the cell is measured against. `protocol`: the
-    cell as its paper has it, without scale and without what the command line adds."""
+    """One run of a sweep. `words` are its overrides, enough to run it alone; `config` is None where they cannot
+    be composed, and `error` then says why. `reference`: whether it is what the cell is measured against.
+    `protocol`: the cell as its paper has it, without scale and without what the command line adds."""
 
     name: str
     words: list[str]
@@ -55,6 +57,7 @@ def sweeps(words: Sequence[str], compose: Composer | None = None) -> list[Sweep]
     chosen = [each for each in overrides if each.key_or_group == "table"]
     about_table = [each.input_line for each in overrides if each.key_or_group.startswith("table.")]
     others = [each for each in overrides if each.key_or_group.partition(".")[0] != "table"]
+    _refuse_keys_of_no_config(compose, others)
     if not chosen:
         if about_table:
             raise ConfigError("table", None, "no table is chosen; add one, e.g. +table=fedcat_1")
@@ -69,6 +72,14 @@ def sweeps(words: Sequence[str], compose: Composer | None = None) -> list[Sweep]
         jobs = list(_table_jobs(compose, table, others))
         found.append(Sweep(table, jobs, _scale_name(jobs)))
     return found
+
+
+def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> None:
+    """One mistake, not one of every run. A group's keys depend on its choice: only the runs tell about them."""
+    for each in overrides:
+        if each.type is OverrideType.CHANGE and compose.is_value(each) and each.key_or_group.split(".")[0] not in _FREE:
+            for value in _values(each):
+                compose([value])
 
 
 def _table_jobs(compose: Composer, table: Table, others: list[Override]) -> Iterable[Job]:
@@ -101,15 +112,15 @@ def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None
 def _job(compose: Composer, name: str, words: list[str]) -> Job:
     try:
         config = compose(words)
-        smaller = scaled(config)
-        if smaller:
-            words = [*words, *smaller]
+        if config.scale:
+            others = [each for each in words if not each.startswith(("+scale=", "scale=", "scale.", "++scale"))]
+            words = [*others, word("+scale.name", config.scale.get("name")), *scaled(config)]
             config = compose(words)
         fingerprint(config)  # resolves it
     except ConfigError as error:
         return Job(name, words, None, error)
     except OmegaConfBaseException as error:
-        return Job(name, words, None, ConfigError("overrides", " ".join(words), first_line(error)))
+        return Job(name, words, None, NoConfig(words, error))
     return Job(name, words, config)
 
 

@@ -17,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from fedexp.compose import NoConfig
 from fedexp.engine.client import Interrupted
 from fedexp.errors import ConfigError, require
 from fedexp.explain import explain
@@ -39,8 +40,9 @@ def entry(config: DictConfig) -> dict[str, Any]:
         if alone:
             for key in ("table", "scale"):
                 require(
-                    not config[key], key, config[key].get("name"), "is for sweeps of many runs; add --multirun (-m)"
-                )
+                    set(config[key]) <= {"name"}, key, config[key].get("name"),
+                    "is for sweeps of many runs; add --multirun (-m)",
+                )  # fmt: skip
         check(config)
         return run(config)
     except (Busy, Interrupted) as error:
@@ -94,6 +96,9 @@ def one_line_errors(words: list[str]) -> Iterator[None]:
         yield
     except _Ended as ended:
         sys.exit(_say(ended.error))
+    except NoConfig as error:
+        print(f"fedexp: {explain(error, error.words, CONF)}", file=sys.stderr)
+        sys.exit(2)
     except (ConfigError, Busy, Interrupted, Incomplete) as error:
         sys.exit(_say(error))
     except (HydraException, OmegaConfBaseException) as error:

@@ -4,6 +4,7 @@ It skips the runs that are finished, starts the others through whatever launcher
 the sweep is, and lists those that failed at the end instead of stopping at the first.
 """
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,11 @@ class FedexpSweeper(Sweeper):
         """Carry out all runs. Raises Incomplete if any failed, Interrupted after a signal."""
         returned: list[JobReturn] = []
         failures = 0
-        for each in sweeps(arguments):
+        every = sweeps(arguments)
+        for each in every:
+            if each.jobs and all(job.config is None for job in each.jobs):
+                raise each.jobs[0].error
+        for each in every:
             name = each.table.name if each.table else "sweep"
             program = each.table.program if each.table else None
             require(program is None, "table", name, f"has a program of its own: python -m {program}")
@@ -59,7 +64,7 @@ class FedexpSweeper(Sweeper):
         todo: dict[str, Job] = {}
         for job in jobs:
             if job.config is None:
-                progress.add_failure(job.name, str(job.error.right))
+                progress.add_failure(job.name, _with_command(str(job.error.right), job))
                 continue
             if job.fingerprint in todo or job.fingerprint in progress.folders:
                 continue
@@ -85,15 +90,16 @@ class FedexpSweeper(Sweeper):
         """All jobs to the launcher together; their folders tell how far they are."""
         if not jobs:
             return []
-        paths = {job.name: progress.folders[job.fingerprint] for job in jobs}
-        with Watch(progress, list(paths.values())) as watch:
+        paths = [progress.folders[job.fingerprint] for job in jobs]
+        with Watch(progress, paths) as watch:
             try:
                 returned = list(self.launcher.launch([job.words for job in jobs], initial_job_idx=0))
             except Exception as error:  # a worker that died takes the launcher's call with it, not the others' results
-                for name, path in paths.items():
+                for job, path in zip(jobs, paths):
                     status = watch.status(path)
                     if status not in ("finished", "diverged"):
-                        progress.add_failure(name, f"{status or 'not done'} when the launcher ended: {_say(error)}")
+                        reason = f"{status or 'not done'} when the launcher ended: {_say(error)}"
+                        progress.add_failure(job.name, _with_command(reason, job))
                     else:
                         progress.add_done(status)
                 return []
@@ -109,7 +115,12 @@ class FedexpSweeper(Sweeper):
         if returned.status is JobStatus.COMPLETED:
             progress.add_done(value["status"])
         else:
-            progress.add_failure(job.name, _say(value))
+            progress.add_failure(job.name, _with_command(_say(value), job))
+
+
+def _with_command(reason: str, job: Job) -> str:
+    """Why a run failed, and how to run it alone."""
+    return f"{reason}\n    alone: python -m fedexp {shlex.join(job.words)}"
 
 
 def _say(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 
 import pandas as pd
 import pytest
+from recorded import asked
 
 QUICK = ["+table=fedcat_3", "+scale=quick", "paper=none", "model=simple_cnn", "rounds=3"]
 EVERYWHERE = ["tracking=none", "hardware=cpu", "hardware.workers=1"]
@@ -70,6 +72,16 @@ def test_a_finished_table_is_found_at_once(whole):
     assert "0 runs to do, 12 finished before" in said
 
 
+def test_a_cell_runs_alone_too(whole):
+    root, _, _ = whole
+    (each,) = asked(*QUICK, *EVERYWHERE, f"output_root={root}", 'table.select="cifar10 dir0.1 fedcat$"')
+    command = [sys.executable, "-m", "fedexp", *each.jobs[0].words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "finished before" in done.stdout
+    assert each.jobs[0].fingerprint in done.stdout
+
+
 def test_runs_say_what_they_are_a_part_of(whole):
     config = next(whole[0].glob("*fedcat_gc*/config.yaml")).read_text()
     assert "name: fedcat_3" in config
@@ -97,6 +109,12 @@ def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
     assert "failed: algorithm=nothing partition=iid clients=4: In 'config': Could not find 'algorithm/nothing'" in said
     assert "failed: algorithm=fedavg partition=iid clients=2000: clients=2000: " in said
     assert len(list(tmp_path.glob("*/result.json"))) == 2
+    alone = [shlex.split(line)[2:] for line in said.splitlines() if line.startswith("    alone: python -m fedexp ")]
+    assert len(alone) == 6
+    (words_alone,) = [each for each in alone if {"algorithm=fedavg", "partition=iid", "clients=2000"} <= set(each)]
+    done = subprocess.run([sys.executable, *words_alone], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedexp: clients=2000: there are only 1437")
     code, said = sweep(tmp_path, *words)
     assert code == 1
     assert "2 runs to do, 2 finished before, 4 cannot be composed" in said

@@ -8,7 +8,9 @@ from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from rich.console import Console
 
+from fedexp.compose import NoConfig
 from fedexp.errors import ConfigError, require
+from fedexp.explain import explain
 from fedexp.jobs import Sweep, sweeps
 from fedexp.main import CONF
 from fedexp.record import files
@@ -48,9 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
             return _any_runs(folders, overrides, chosen.to)
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return _tables(overrides, folders, chosen.to, chosen.dashboard)
-    except (ConfigError, HydraException) as error:
-        print(f"fedexp.report: {error}", file=sys.stderr)
-        return 2
+    except NoConfig as error:
+        reason = explain(error, error.words, CONF)
+    except HydraException as error:
+        reason = explain(error, overrides, CONF)
+    except ConfigError as error:
+        reason = str(error)
+    print(f"fedexp.report: {reason}", file=sys.stderr)
+    return 2
 
 
 def _any_runs(folders: list[Path], rest: list[str], to: Path | None) -> int:
