@@ -1,28 +1,44 @@
 """From a checked config to the things of a run: data, world, model, algorithm, tracker."""
 
+import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.data import Dataset
-from fedexp.errors import require
+from fedexp.errors import ConfigError, require
 from fedexp.models import Model
 from fedexp.randomness import key
 from fedexp.record.tracker import Tracker
 from fedexp.settings import arguments
 from fedexp.world import World
 
+# What a constructor raises for values that it cannot work with and did not check.
+_REFUSALS = (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, MemoryError, InstantiationException)
+
 
 def construct(node: DictConfig, **given: Any) -> Any:
-    """Call a group's constructor with its keys and what fedexp gives."""
-    own = {
-        name: instantiate(_part(value)) if isinstance(value, dict) and "_target_" in value else value
-        for name, value in arguments(node).items()
-    }
-    return get_object(node["_target_"])(**own, **given)
+    """Call a group's constructor with its keys and what fedexp gives. Raises ConfigError where that fails."""
+    try:
+        own = {
+            name: instantiate(_part(value)) if isinstance(value, dict) and "_target_" in value else value
+            for name, value in arguments(node).items()
+        }
+        return get_object(node["_target_"])(**own, **given)
+    except ConfigError:
+        raise
+    except _REFUSALS as error:
+        refusal = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+        if isinstance(refusal, ConfigError):
+            raise refusal from None
+        said, where = " ".join(str(refusal).split()), traceback.extract_tb(refusal.__traceback__)[:2][-1]
+        reason = f"{type(refusal).__name__}: {said}, {Path(where.filename).name}:{where.lineno}"
+        raise ConfigError(str(node._key()), node.get("name"), f"cannot be built of its keys ({reason})") from refusal
 
 
 def _part(node: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the sweep is, and lists those that failed at the end instead of stopping at the 
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.plugins import Plugins
@@ -15,7 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from fedexp.engine.client import Interrupted
-from fedexp.errors import require
+from fedexp.errors import ConfigError, require
 from fedexp.jobs import Job, sweeps
 from fedexp.record.folder import RunFolder
 from fedexp.record.progress import Progress, Watch
@@ -42,6 +43,11 @@ class FedexpSweeper(Sweeper):
         for each in every:
             if each.jobs and all(job.config is None for job in each.jobs):
                 raise each.jobs[0].error
+        folder = Path(self.config.hydra.sweep.dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
         for each in every:
             name = each.table.name if each.table else "sweep"
             program = each.table.program if each.table else None

@@ -137,6 +137,7 @@ class Table:
         cells = _selected(cells, plain.get("select"))
         seeds = plain.get("seeds", [0])
         seeds = seeds if isinstance(seeds, list) else [seeds]
+        require(bool(seeds), "table.seeds", seeds, "must name at least one")
         compare = plain.get("compare", "columns")
         require(compare in ("columns", "rows"), "table.compare", compare, "must be columns or rows")
         repeats = plain.get("repeats", "seed")

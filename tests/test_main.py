@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from program import only_folder, run, start
 
-from fedexp.build import build_algorithm
+from fedexp.build import build_algorithm, construct
 from fedexp.errors import ConfigError
 from fedexp.main import CONF, main
 from fedexp.settings import GROUPS, check, fingerprint
@@ -45,6 +45,25 @@ BAD = [
     (["partition=natural"], ["partition=natural", "does not say whose"]),
     (["-m", "+table=fedcat_1", "dataset.root=data"], ["dataset.root=data", "++dataset.root=data"]),
     (["-m", "algorithm=fedprox,moon", "algorithm.mu=1"], ["algorithm.mu=1", "++algorithm.mu=1"]),
+    (["model.hidden=-5"], ["model.hidden=-5", "at least 1"]),
+    (["model.hidden=0"], ["model.hidden=0", "at least 1"]),
+    (["dataset=made", "dataset.shape=[28,28]"], ["dataset.shape=[28, 28]", "[channels, height, width]"]),
+    (["dataset=made", "dataset.classes=0"], ["dataset.classes=0", "at least 1"]),
+    (["dataset=made", "dataset.test=0"], ["dataset.test=0", "at least 1"]),
+    (["dataset.size=100000"], ["dataset=digits: cannot be built", "RuntimeError", "digits.py:"]),  # 72 terabytes
+    (["+dataset.transform.pad=4"], ["dataset.transform.pad=4", "of no effect without dataset.transform.crop"]),
+    (["local.lr=inf"], ["local.lr=inf", "finite"]),
+    (["local.weight_decay=inf"], ["local.weight_decay=inf", "finite"]),
+    (["local.max_grad_norm=inf"], ["local.max_grad_norm=inf", "finite"]),
+    (["partition=dir", "partition.alpha=inf"], ["partition.alpha=inf", "finite"]),
+    (["partition=dir", "partition.quantity_alpha=inf"], ["partition.quantity_alpha=inf", "finite"]),
+    (["partition=dir", "partition.tries=0"], ["partition.tries=0", "at least 1"]),
+    (["partition=dir", "partition.min_size=-1"], ["partition.min_size=-1", "at least 0"]),
+    (["partition=pa", "partition.log_mean=inf"], ["partition.log_mean=inf", "finite"]),
+    (["partition=pa", "partition.log_mean=1000"], ["partition=pa: cannot be built", "OverflowError"]),
+    (["partition=mc", "partition.smallest=0"], ["partition.smallest=0", "at least 1"]),
+    (["dataset=femnist", "dataset.root=/nowhere", "dataset.writers=0"], ["dataset.writers=0", "at least 1"]),
+    (["-m", "+table=fedcat_1", "table.seeds=[]"], ["table.seeds=[]", "at least one"]),
     (["hardware.convolution=fast"], ["hardware.convolution=fast", "auto or direct"]),
     (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
     (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
@@ -67,6 +86,23 @@ def test_what_cannot_work_ends_in_one_line_and_code_2(monkeypatch, capfd, tmp_pa
     assert all(part in output for part in said), output
     assert "Traceback" not in output
     assert not [path for path in tmp_path.glob("*") if not path.name.startswith(".")]  # nothing was begun
+
+
+@pytest.mark.parametrize("flags", [[], ["-m"]])
+def test_a_place_that_cannot_be_written_to_is_said(monkeypatch, capfd, tmp_path, flags):
+    (tmp_path / "file").touch()
+    assert run(monkeypatch, tmp_path, *flags, f"output_root={tmp_path}/file") == 2
+    output = "".join(capfd.readouterr())
+    assert f"output_root={tmp_path}/file: cannot be written to" in output
+    assert "Traceback" not in output
+
+
+def test_what_a_constructor_raises_is_kept_as_the_cause():
+    with pytest.raises(
+        ConfigError, match=r"model=mcmahan_cnn: cannot be built .*ValueError.*mcmahan\.py:\d+"
+    ) as caught:
+        construct(composed("model=mcmahan_cnn").model, shape=(64,), classes=10)
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_no_gpu_is_said(monkeypatch, capfd, tmp_path):

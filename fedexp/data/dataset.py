@@ -1,6 +1,7 @@
 """What every source of examples ends in, and how a batch is prepared on the device."""
 
 from dataclasses import dataclass, field
+from math import isfinite
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from fedexp.errors import require
 from fedexp.randomness import uniform
+
+_PADDINGS = ("constant", "reflect", "replicate", "circular")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,20 @@ class Transform:
     flip: bool = False
     rotate: float = 0.0
     standardise: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a value that cannot work, or that the others leave without effect."""
+        key = "dataset.transform"
+        require(all(map(isfinite, self.mean)), f"{key}.mean", self.mean, "must be finite")
+        require(
+            all(isfinite(each) and each != 0 for each in self.std), f"{key}.std", self.std,
+            "must be finite and not 0: examples are divided by it",
+        )  # fmt: skip
+        require(bool(self.mean) or not self.std, f"{key}.std", self.std, f"is of no effect without {key}.mean")
+        require(self.pad >= 0, f"{key}.pad", self.pad, "must be at least 0")
+        require(self.crop is not None or self.pad == 0, f"{key}.pad", self.pad, f"is of no effect without {key}.crop")
+        require(self.pad_mode in _PADDINGS, f"{key}.pad_mode", self.pad_mode, f"must be one of {', '.join(_PADDINGS)}")
+        require(0 <= self.rotate <= 180, f"{key}.rotate", self.rotate, "must be from 0 to 180 degrees, either way")
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of one prepared example."""
@@ -112,13 +129,20 @@ class Dataset:
     class_names: list[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where labels or the transform do not fit."""
+        """Raises ConfigError where there are no examples, or labels or the transform do not fit."""
         for part, y in (("train", self.train_y), ("test", self.test_y)):
+            require(len(y) > 0, "dataset", self.name, f"has no {part} examples")
             require(
                 y.dtype == torch.int64 and bool(((y >= 0) & (y < self.classes)).all()), "dataset", self.name,
                 f"{part} labels must be int64 from 0 to {self.classes - 1}, for {self.classes} classes; they are "
-                f"{str(y.dtype).removeprefix('torch.')}" + (f" from {y.min()} to {y.max()}" if len(y) else ""),
+                f"{str(y.dtype).removeprefix('torch.')} from {y.min()} to {y.max()}",
             )  # fmt: skip
+        shape = tuple(self.train_x.shape[1:])
+        require(min(shape, default=0) > 0, "dataset", self.name, f"has examples of shape {shape}, which hold nothing")
+        require(
+            len(shape) == 3 or not self.transform.augments, "dataset.transform", self.name,
+            f"crops, flips and rotations are of images (channels, height, width), not of shape {shape}",
+        )  # fmt: skip
         mean, std = self.transform.mean, self.transform.std
         channels = self.train_x.shape[1]
         right = f"must have one number or one for each of {self.name}'s {channels} channels"
@@ -130,3 +154,5 @@ class Dataset:
             f"must be null or from 1 to the shortest side of {self.name}'s images, {min(sides, default=0)}: test "
             "images are cropped without dataset.transform.pad",
         )  # fmt: skip
+        pad = self.transform.pad
+        require(pad < min(sides, default=1), "dataset.transform.pad", pad, "must be below the images' shortest side")

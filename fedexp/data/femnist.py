@@ -34,6 +34,8 @@ def femnist(
     From the hub each writer's examples are split by test_fraction; LEAF's output is split already. The test set
     pools the chosen writers' test examples.
     """
+    require(writers is None or writers >= 1, "dataset.writers", writers, "must be at least 1, or null for all")
+    require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be between 0 and 1")
     base = Path(root).expanduser()
     if (base / "train").is_dir() and (base / "test").is_dir():
         parts = _from_leaf(base, writers, more_than, selection_seed)
@@ -98,7 +100,6 @@ def _from_hub(
         raise ConfigError(
             "dataset.root", root, f"has no train/ and test/ of LEAF; {_PLACE}, or install the extra: fedexp[femnist]"
         ) from error
-    require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be between 0 and 1")
     try:
         cache = str(Path(root).expanduser() / ".huggingface")
         every = datasets.load_dataset(repository, split="train", cache_dir=cache)

@@ -70,6 +70,7 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
 
 def decoded(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
+    require(size is None or size >= 1, "dataset.size", size, "must be at least 1, or null")
     cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-8bit.pt"
     return cached(cache, files, lambda: _decode(files, size, grey))
 

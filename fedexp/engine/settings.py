@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -33,12 +34,12 @@ class Local:
         require(self.epochs >= 1, "local.epochs", self.epochs, "must be at least 1")
         require(self.steps is None or self.steps >= 1, "local.steps", self.steps, "must be at least 1, or null")
         require(self.batch_size >= 1, "local.batch_size", self.batch_size, "must be at least 1")
-        require(self.lr > 0, "local.lr", self.lr, "must be above 0")
+        require(0 < self.lr < inf, "local.lr", self.lr, "must be above 0 and finite")
         require(0 <= self.momentum < 1, "local.momentum", self.momentum, "must be in [0, 1)")
-        require(self.weight_decay >= 0, "local.weight_decay", self.weight_decay, "must be at least 0")
+        require(0 <= self.weight_decay < inf, "local.weight_decay", self.weight_decay, "must be at least 0 and finite")
         require(0 < self.lr_decay <= 1, "local.lr_decay", self.lr_decay, "must be in (0, 1]")
         norm = self.max_grad_norm
-        require(norm is None or norm > 0, "local.max_grad_norm", norm, "must be above 0, or null")
+        require(norm is None or 0 < norm < inf, "local.max_grad_norm", norm, "must be above 0 and finite, or null")
         require(self.optimizer in ("sgd", "adam"), "local.optimizer", self.optimizer, "must be sgd or adam")
 
     def rate(self, round: int) -> float:

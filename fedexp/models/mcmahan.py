@@ -14,6 +14,7 @@ def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512) -> Clas
     """
     channels, height, width = shape
     require(min(height, width) >= 4, "model", "mcmahan_cnn", f"needs images of at least 4x4, got {shape}")
+    require(hidden >= 1, "model.hidden", hidden, "must be at least 1")
     encoder = nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),

@@ -16,6 +16,7 @@ def resnet9(shape: tuple[int, ...], classes: int, dropout: float = 0.2) -> Class
     """
     channels, height, width = shape
     require(min(height, width) >= 32, "model", "resnet9", f"needs images of at least 32x32, got {shape}")
+    require(0 <= dropout < 1, "model.dropout", dropout, "must be in [0, 1)")
     encoder = nn.Sequential(
         _convolution(channels, 32), _convolution(32, 64, pool=True), _Residual(64),
         _convolution(64, 128, pool=True), _convolution(128, 256, pool=True), _Residual(256),

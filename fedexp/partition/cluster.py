@@ -5,6 +5,7 @@ Sizes are drawn anew until every class suffices, at most `tries` times.
 """
 
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ def multi_cluster(
         1 <= clusters <= dataset.classes, "partition.ratios", ratios,
         f"must name 1 to {dataset.classes} clusters: each needs a class of its own",
     )  # fmt: skip
-    require(min(ratios) > 0, "partition.ratios", ratios, "must all be above 0")
+    require(all(0 < ratio < inf for ratio in ratios), "partition.ratios", ratios, "must all be above 0")
     members = _share_out(clients, ratios)
     require(
         min(members) >= 1, "clients", clients, f"leaves a cluster of partition.ratios={ratios} empty; use more clients"
@@ -81,8 +82,9 @@ def _draw(
     largest: int | None, tries: int, random: np.random.Generator,
 ) -> list[Tensor]:  # fmt: skip
     """Examples of clients whose labels `labels()` gives, each label of a client equally often."""
-    require(mean >= 1, "partition.mean", mean, "must be at least 1 example a client")
-    require(deviation >= 0, "partition.deviation", deviation, "must be at least 0")
+    require(1 <= mean < inf, "partition.mean", mean, "must be at least 1 example a client")
+    require(smallest >= 1, "partition.smallest", smallest, "must be at least 1 example a client")
+    require(0 <= deviation < inf, "partition.deviation", deviation, "must be at least 0")
     require(tries >= 1, "partition.tries", tries, "must be at least 1")
     require(
         largest is None or largest >= smallest, "partition.largest", largest, f"must be at least smallest={smallest}"

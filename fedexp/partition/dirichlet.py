@@ -1,5 +1,7 @@
 """Label skew by a Dirichlet distribution, in the two constructions that papers call Dir(alpha)."""
 
+from math import inf
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +24,12 @@ def dirichlet(
     that hold their even share already getting none; all is redone until no client has fewer than
     `min_size` examples, at most `tries` times.
     """
-    require(alpha > 0, "partition.alpha", alpha, "must be above 0 (0.1: strong label skew; 100: nearly IID)")
+    require(
+        0 < alpha < inf, "partition.alpha", alpha,
+        "must be above 0 and finite (0.1: strong label skew; 100: nearly IID)",
+    )  # fmt: skip
+    require(min_size >= 0, "partition.min_size", min_size, "must be at least 0")
+    require(tries >= 1, "partition.tries", tries, "must be at least 1")
     random = numpy_generator(seed, "partition")
     labels = dataset.train_y.numpy()
     if construction == "client_prior":

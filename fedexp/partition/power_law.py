@@ -1,5 +1,7 @@
 """PA (CADIS's Pareto): few labels a client, client sizes from a heavy-tailed law."""
 
+from math import inf, isfinite
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +24,8 @@ def power_law(
         1 <= labels_per_client <= dataset.classes, "partition.labels_per_client", labels_per_client,
         f"must be from 1 to {dataset.classes} (classes)",
     )  # fmt: skip
-    require(log_deviation >= 0, "partition.log_deviation", log_deviation, "must be at least 0")
+    require(isfinite(log_mean), "partition.log_mean", log_mean, "must be finite")
+    require(0 <= log_deviation < inf, "partition.log_deviation", log_deviation, "must be at least 0")
     random = numpy_generator(seed, "partition")
     labels = dataset.train_y.numpy()
     pools = [np.flatnonzero(labels == label) for label in range(dataset.classes)]

@@ -1,5 +1,7 @@
 """How many examples each client gets."""
 
+from math import inf
+
 import numpy as np
 
 from fedexp.errors import require
@@ -16,7 +18,7 @@ def client_sizes(examples: int, clients: int, quantity_alpha: float | None, rand
     )  # fmt: skip
     if quantity_alpha is None:
         return np.full(clients, examples // clients) + (np.arange(clients) < examples % clients)
-    require(quantity_alpha > 0, "partition.quantity_alpha", quantity_alpha, "must be above 0, or null")
+    require(0 < quantity_alpha < inf, "partition.quantity_alpha", quantity_alpha, "must be above 0 and finite, or null")
     share = random.dirichlet(np.full(clients, quantity_alpha)) * (examples - clients)
     sizes = np.floor(share).astype(int)
     short = examples - clients - sizes.sum()

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from filelock import FileLock, Timeout
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
+from fedexp.errors import ConfigError
 from fedexp.record import files
 from fedexp.record.checkpoint import Checkpoint
 from fedexp.settings import fingerprint, readable
@@ -36,14 +38,16 @@ class RunFolder:
         self._lock = FileLock(self.path / ".lock")
 
     def __enter__(self) -> "RunFolder":
-        self.path.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
+            files.write_text(self.path / ".owner", f"process {os.getpid()} on {socket.gethostname()}")
         except Timeout:
             owner = self.path / ".owner"
             who = owner.read_text() if owner.exists() else "another process"
             raise Busy(f"{self.path} is being worked on by {who}; run again when it is done") from None
-        files.write_text(self.path / ".owner", f"process {os.getpid()} on {socket.gethostname()}")
+        except OSError as error:
+            raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,8 +74,9 @@ class RunFolder:
 
     def write_error(self, text: str) -> None:
         """Why the run failed, for whoever looks later: a sweep goes on without it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        files.write_text(self.path / "error.txt", text)
+        with suppress(OSError):  # which may be why it failed
+            self.path.mkdir(parents=True, exist_ok=True)
+            files.write_text(self.path / "error.txt", text)
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         files.write_text(self.path / "metrics.csv", pd.DataFrame(rows).to_csv(index=False))

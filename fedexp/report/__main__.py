@@ -93,10 +93,13 @@ def _root(sweep: Sweep) -> Path:
 
 def _write(page: Page, to: Path) -> None:
     """All files of a report, and its text to the terminal."""
-    to.mkdir(parents=True, exist_ok=True)
     written = {"md": markdown(page), "csv": page.records.to_csv(index=False), "tex": latex(page), "html": html(page)}
-    for kind, text in written.items():
-        files.write_text(to / f"{page.name}.{kind}", text)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for kind, text in written.items():
+            files.write_text(to / f"{page.name}.{kind}", text)
+    except OSError as error:
+        raise ConfigError("--to", to, f"cannot be written to ({error})") from error
     console = Console(highlight=False)
     terminal(page, console if console.is_terminal else Console(highlight=False, width=200))
     print(f"{to}/{page.name}.{{{','.join(written)}}}")

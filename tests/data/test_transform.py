@@ -65,6 +65,33 @@ def test_crop_that_a_test_image_lacks_is_refused(shape, transform):
     assert made(Transform(crop=shape[2], pad=2), shape, train=3, test=2).transform.crop == shape[2]
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"rotate": -10.0}, "rotate=-10.0: must be from 0 to 180"),
+        ({"crop": 8, "pad": -3}, "pad=-3: must be at least 0"),
+        ({"pad": 4}, "pad=4: is of no effect without dataset.transform.crop"),
+        ({"crop": 8, "pad": 2, "pad_mode": "mirror"}, "pad_mode=mirror: must be one of constant, reflect"),
+        ({"crop": 8, "pad": 8, "pad_mode": "reflect"}, "pad=8: must be below the images' shortest side"),
+        ({"mean": [0.5], "std": [0.0]}, "std=.0.0.: must be finite and not 0"),
+        ({"mean": [float("nan")], "std": [1.0]}, "mean=.nan.: must be finite"),
+        ({"std": [0.5]}, "std=.0.5.: is of no effect without dataset.transform.mean"),
+    ],
+)
+def test_what_cannot_work_or_is_of_no_effect_is_refused(keys, said):
+    with pytest.raises(ConfigError, match=rf"dataset\.transform\.{said}"):
+        made(Transform(**keys), [1, 8, 8], train=3, test=2)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_every_padding_that_is_allowed_works_as_far_as_it_is_allowed(mode):
+    x = torch.rand(3, 1, 8, 8)
+    assert (
+        made(Transform(crop=8, pad=7, pad_mode=mode), [1, 8, 8], train=3, test=2).transform(x, torch.arange(3)).shape
+        == x.shape
+    )
+
+
 def test_flip_turns_half_and_is_drawn_anew_for_every_key():
     x = torch.arange(4, dtype=torch.float32).view(1, 1, 1, 4).expand(1000, 1, 1, 4)
     y = Transform(flip=True)(x, torch.arange(1000))

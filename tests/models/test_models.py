@@ -68,6 +68,15 @@ def test_too_small_images_are_refused(build, shape):
         build(shape, 10)
 
 
+@pytest.mark.parametrize(
+    ("build", "key", "value"),
+    [(mcmahan_cnn, "hidden", 0), (mcmahan_cnn, "hidden", -5), (resnet9, "dropout", 7.0), (resnet9, "dropout", 1.0)],
+)
+def test_sizes_and_shares_that_cannot_be_are_refused(build, key, value):
+    with pytest.raises(ConfigError, match=rf"model\.{key}={value}: must be"):
+        build((3, 32, 32), 10, **{key: value})
+
+
 def test_local_response_is_tensorflows():
     x = torch.rand(1, 12, 1, 1)
     y = LocalResponse()(x)[0, :, 0, 0]

@@ -140,6 +140,8 @@ def test_the_command_reports_a_table(tmp_path, capsys):
         (["nowhere/at/all"], "neither a folder"),
         (["table=fedcat_9"], "fedcat_9"),
         (["rounds=3"], "name a table"),
+        (["table=fedcat_1", "table.seeds=[]"], "table.seeds=[]: must name at least one"),
+        (["table=fedcat_3", "--to", __file__], f"--to={__file__}: cannot be written to"),
         (["table=fedcat_1", "round=3"], "round=3: no such key; did you mean rounds?"),
         (["table=fedcat_3", "algorithm.muu=3"], "algorithm.muu=3: no such key; known: _target_, "),
     ],
