@@ -1,7 +1,10 @@
 """The command line: help, composed configs, and what it says about settings that cannot work."""
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -201,13 +204,37 @@ def test_the_other_programs_say_how_they_are_used(program, word):
     assert f"python -m fedexp.{program}" in done.stdout
 
 
-def test_shell_completion_knows_the_algorithms(tmp_path):
-    script = subprocess.run(
-        [sys.executable, "-m", "fedexp", "--shell-completion", "install=bash"], capture_output=True, text=True,
-        cwd=tmp_path, timeout=120,
-    )  # fmt: skip
-    assert script.returncode == 0
-    assert "complete" in script.stdout
+_COMPLETE = """
+eval "$(fedexp -sc install=bash)"
+complete -p fedexp
+for COMP_LINE in "fedexp algorithm=fedp" "fedexp -m +table=cadis_"; do
+    read -ra COMP_WORDS <<< "$COMP_LINE"
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_POINT=${#COMP_LINE} COMPREPLY=()
+    hydra_bash_completion
+    echo "${COMPREPLY[@]}"
+done
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_completes_the_installed_command(tmp_path):
+    script = tmp_path / "fedexp"  # as pip writes it
+    script.write_text(f"#!{sys.executable}\nfrom fedexp.main import main\nmain()\n")
+    script.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path.cwd())}
+    said = [
+        subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300).stdout
+        for command in (
+            ["bash", "--norc", "-c", _COMPLETE],
+            ["fedexp", "-sc", "install=bash"],
+            [sys.executable, "-m", "fedexp", "-sc", "install=bash"],
+        )
+    ]
+    installed, algorithms, tables = said[0].splitlines()
+    assert installed.endswith("-F hydra_bash_completion fedexp")
+    assert algorithms == "algorithm=fedprox"
+    assert tables == "+table=cadis_1 +table=cadis_2 +table=cadis_3"
+    assert said[1] == said[2] != ""
 
 
 def test_multirun_leaves_a_folder_a_job(tmp_path):
