@@ -36,7 +36,7 @@ def explain(error: Exception, words: list[str], conf: Path) -> str:
         name, _, value = word.lstrip("+~").partition("=")
         unknown = bool(keys) and name not in keys and name not in groups and not name.startswith("hydra")
         group = name.partition(".")[0]
-        chosen = any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
+        chosen = group not in ("table", "scale") and any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
         if unknown and not word.startswith("+") and group in groups and chosen:
             return f"{name}={value}: the sweep's runs choose their {group}; for a key of all of them: ++{name}={value}"
         if unknown and not word.startswith("+"):

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.compose import Composer, NoConfig, word
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, require
 from fedexp.scale import scaled
 from fedexp.settings import GROUPS, fingerprint
 from fedexp.table import Cell, Table
@@ -68,7 +68,9 @@ def sweeps(words: Sequence[str], compose: Composer | None = None) -> list[Sweep]
         scales = [each.input_line for each in others if each.key_or_group.partition(".")[0] == "scale"]
         config = compose([f"+{choice.lstrip('+')}", *about_table, *scales])
         table = Table.read(config.table)
-        table = replace(table, seeds=table.seeds[: config.scale.get("seeds")])
+        most = config.scale.get("seeds")
+        require(most is None or most >= 1, "scale.seeds", most, "must be at least 1")
+        table = replace(table, seeds=table.seeds[:most])
         jobs = list(_table_jobs(compose, table, others))
         found.append(Sweep(table, jobs, _scale_name(jobs)))
     return found

@@ -70,7 +70,6 @@ def main() -> None:
     in use; 143 SIGTERM; 130 Ctrl-C."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
     with one_line_errors(sys.argv[1:]):
-        _refuse_choices_without_name(sys.argv[1:])
         entry()
 
 
@@ -93,6 +92,7 @@ def answer_help(words: list[str], usage: str | None) -> None:
 def one_line_errors(words: list[str]) -> Iterator[None]:
     """Errors that are the user's to mend end the program with one line and an exit code, not a traceback."""
     try:
+        refuse_choices_without_name(words)
         yield
     except _Ended as ended:
         sys.exit(_say(ended.error))
@@ -106,7 +106,7 @@ def one_line_errors(words: list[str]) -> Iterator[None]:
         sys.exit(2)
 
 
-def _refuse_choices_without_name(words: list[str]) -> None:
+def refuse_choices_without_name(words: list[str]) -> None:
     """`algorithm=null`, `algorithm=3` name no option; Hydra would show a traceback for them."""
     for word in words:
         group, given, option = word.lstrip("+").partition("=")

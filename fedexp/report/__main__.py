@@ -12,7 +12,7 @@ from fedexp.compose import NoConfig
 from fedexp.errors import ConfigError, require
 from fedexp.explain import explain
 from fedexp.jobs import Sweep, sweeps
-from fedexp.main import CONF
+from fedexp.main import CONF, refuse_choices_without_name
 from fedexp.record import files
 from fedexp.report.any_runs import compare_runs
 from fedexp.report.comparison import compare
@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for word in overrides:
             require("=" in word, "words", word, "is neither a folder that is there nor an override like table=fedcat_1")
+        refuse_choices_without_name(overrides)
         if folders and not any(word.lstrip("+").startswith("table=") for word in overrides):
             return _any_runs(folders, overrides, chosen.to)
         with initialize_config_dir(str(CONF), version_base="1.3"):
