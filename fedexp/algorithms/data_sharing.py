@@ -7,6 +7,7 @@ has trained on G. From then on it is FedAvg: n_k counts the shared examples too.
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from torch import Generator, Tensor
@@ -32,7 +33,7 @@ class DataSharing(FedAvgPretrained):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.holdout < 1, "algorithm.holdout", self.holdout, "must be in (0, 1)")
-        require(self.beta > 0, "algorithm.beta", self.beta, "must be above 0")
+        require(0 < self.beta < inf, "algorithm.beta", self.beta, "must be above 0 and finite")
         require(0 <= self.alpha <= 1, "algorithm.alpha", self.alpha, "must be in [0, 1]")
 
     def adapt(self, world: World) -> World:
