@@ -9,7 +9,7 @@ run: install
 	$(BIN)/python -m fedexp algorithm=fedcat partition=dir0.1
 
 test: install
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile  # a file to a core; threads would only wait
 
 install: $(STAMP)
 

@@ -108,10 +108,6 @@ def test_the_command_prints_its_table_and_says_what_is_wrong():
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "composed: " in done.stdout and "times the plain loop" in done.stdout and "(60" in done.stdout
-    for wrong, said in (
-        ("algorithm=fedprox", "algorithm=fedprox: the plain loop"),
-        ("clients=0", "clients=0: must be"),
-    ):
-        done = subprocess.run([*words, wrong], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"fedexp: {said}")
+    done = subprocess.run([*words, "algorithm=fedprox"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedexp: algorithm=fedprox: the plain loop")
