@@ -232,7 +232,8 @@ class Run:
         if values["partition_hash"] != self.partition_hash:
             print("fedexp: the checkpoint was made with other data (the partition differs); starting afresh")
             return None
-        begun, here = values["device"], self.world.device.type
+        here = self.world.device.type
+        begun = values.get("device", here)  # checkpoints of before did not say
         require(
             begun == here, "hardware.device", here,
             f"this run was begun on {begun}, and its state is that device's; go on there, or delete {self.folder.path}",
