@@ -2,6 +2,8 @@
 
 import math
 
+from dataclasses import replace
+
 import pytest
 import torch
 from worlds import assert_mechanisms_agree, assert_resumes, gap, make_engine, make_model, make_world, play
@@ -63,6 +65,9 @@ def test_server_momentum_by_hand(sign):
     second = algorithm.merge(first, ids, Sent({}), Trained(back, ones, ones, ones, reply))
     m = 0.5 * 1.0 + 0.5 * (2 - (2 + sign * 0.1))
     assert float(second["params"]["w"]) == pytest.approx(2 + sign * 0.1 * m)
+    decaying = FedFA(2, replace(LOCAL, lr_decay=0.5), gamma=0.5, sign=sign)  # the server's rate is the round's
+    later = decaying.merge({**first, "round": 1}, ids, Sent({}), Trained(back, ones, ones, ones, reply))
+    assert float(later["params"]["w"]) == pytest.approx(2 + sign * 0.05 * m)
 
 
 def test_equal_frequencies_equal_sizes_and_no_momentum_are_fedavg():

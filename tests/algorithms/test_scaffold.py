@@ -21,11 +21,15 @@ def gradient(model, params, world, client):
     return {name: params[name] - moved[name] for name in params}
 
 
-def test_two_clients_two_rounds_by_hand():
-    """y <- y - lr (g - c_i + c), two steps; c_i' = c_i - c + (w - y) / (2 lr); c += mean(dc) as |S| = N."""
-    world, lr = make_world([6, 6]), 0.5
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_two_clients_two_rounds_by_hand(decay):
+    """y <- y - lr (g - c_i + c), two steps; c_i' = c_i - c + (w - y) / (2 lr); c += mean(dc) as |S| = N.
+
+    With decay, lr is each round's own, in the steps and in the controls.
+    """
+    world = make_world([6, 6])
     model = make_model("linear", world)
-    local = Local(epochs=2, batch_size=100, lr=lr, momentum=0.0)
+    local = Local(epochs=2, batch_size=100, lr=0.5, lr_decay=decay, momentum=0.0)
     algorithm, engine = Scaffold(2, local), make_engine(model, world, local)
     state = algorithm.init(world, model, model.params())
     w = model.params()
@@ -33,6 +37,7 @@ def test_two_clients_two_rounds_by_hand():
     c, own = zero, [zero, zero]
     for round in range(2):
         state = algorithm.round(state, world, engine, generator(0, "round", round))
+        lr = 0.5 * decay**round
         ends, fresh = [], []
         for client in (0, 1):
             y = w
