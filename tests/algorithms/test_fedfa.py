@@ -1,7 +1,6 @@
 """FedFA: its weights and a round by hand, the neutral setting, bytes, mechanisms, resume."""
 
 import math
-
 from dataclasses import replace
 
 import pytest
