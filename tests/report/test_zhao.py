@@ -159,6 +159,31 @@ def test_other_protocols_are_lines_of_their_own(runs, tmp_path, other, first, se
     }
 
 
+def test_other_algorithms_are_lines_of_their_own(tmp_path):
+    for algorithm, target_, keys, value in (
+        ("fedavg", "fedexp.algorithms.fedavg.FedAvg", {}, 0.5),
+        ("fedprox", "fedexp.algorithms.fedprox.FedProx", {"mu": 0.1}, 0.6),
+    ):
+        keys = {"_target_": target_, **keys}
+        for target in (0.0, 1.44):
+            for number in range(2):
+                make(tmp_path, emd(target, number), value, algorithm, keys=keys, emd=target, divergence=value)
+        make(tmp_path, PARTITIONS["shards1"], value, algorithm, keys=keys, divergence=value)
+    runs = zhao.read_runs([tmp_path])
+    assert lines(zhao.accuracy_against_emd(runs)) == {
+        "fedavg (n=2)": ([0.0, 1.44], [50.0, 50.0]), "fedprox (n=2)": ([0.0, 1.44], [60.0, 60.0]),
+    }  # fmt: skip
+    ticks = zhao.boxes_at_emd(runs).axes[0].get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["fedavg\nn=2", "fedprox\nn=2"]
+    names = ("FedAvg", "FedProx, algorithm.mu=0.1")
+    assert lines(zhao.divergence_against_emd(runs)) == {
+        f"{layer}, algorithm={name} (n=2)": ([0.0, 1.44], [times * value, times * value])
+        for layer, times in (("encoder.0", 1), ("head", 2)) for name, value in zip(names, (0.5, 0.6))
+    }  # fmt: skip
+    bars = zhao.divergence_by_layer(runs).axes[0].containers
+    assert [group.get_label() for group in bars] == [f"non-IID(1), algorithm={name}" for name in names]
+
+
 def test_models_differ_in_more_than_their_name(tmp_path):
     for hidden, accuracy in ((16, 0.5), (32, 0.6)):
         for target in (0.0, 1.44):
