@@ -232,14 +232,13 @@ class Run:
         if values["partition_hash"] != self.partition_hash:
             print("fedexp: the checkpoint was made with other data (the partition differs); starting afresh")
             return None
-        here = self.world.device.type
-        begun = values.get("device", here)  # checkpoints of before did not say
+        begun, here = values["device"], self.world.device.type
         require(
             begun == here, "hardware.device", here,
             f"this run was begun on {begun}, and its state is that device's; go on there, or delete {self.folder.path}",
         )  # fmt: skip
         self.rows, self.bytes, self.examples = values["rows"], values["bytes"], values["examples"]
-        self.seconds, self.reference.state = values["seconds"], values.get("reference", {})
+        self.seconds, self.reference.state = values["seconds"], values["reference"]
         self.folder.write_metrics(self.rows)
         print(f"fedexp: going on after round {values['state']['round']}")
         return values["state"]
