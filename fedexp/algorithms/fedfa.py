@@ -47,9 +47,8 @@ class FedFA(FedAvg):
         """As FedAvg's, but that each client first tests the received model on its own training data."""
         ids = self.select(state, world, gen)
         sent = self.send(state, ids)
-        accuracy, participations = engine.judge(self, ids, sent), state["participations"][ids] + 1
-        known = {"accuracy": accuracy.float(), "participations": participations.float()}
-        sent = sent._replace(memory=known)
+        accuracy, participations = engine.judge(self, ids, sent).float(), state["participations"][ids] + 1
+        sent = sent._replace(memory={"accuracy": accuracy, "participations": participations.to(accuracy)})
         trained = engine.train(self, state, ids, sent)
         return {**self.merge(state, ids, sent, trained), "round": state["round"] + 1}
 
