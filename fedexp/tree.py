@@ -88,6 +88,7 @@ def mean(stack: Tree, weights: Tensor) -> Tree:
     A leaf of integers or truth values (a counter, a mask) has no mean in its own type: it is the first row's.
     """
     share = weights.double() / weights.sum()  # integer weights would give single-precision shares
+    share = share.to(next(leaf for _, leaf in leaves(stack)).device)  # once, not leaf by leaf
 
     def merged(leaf: Tensor) -> Tensor:
         exact = not (leaf.is_floating_point() or leaf.is_complex())

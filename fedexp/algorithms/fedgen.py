@@ -142,9 +142,8 @@ class FedGen(FedAvg):
         optimizer.memory = [[moments[order][name] for name in weights] for order in ("first", "second")]
         optimizer.taken = state["generator_steps"]
         heads = {name: value for name, value in models.items() if name.startswith("head.")}
-        for _ in range(self.server_steps):
-            y = labels[torch.randint(len(labels), (self.server_batch,), generator=gen)]
-            noise = torch.rand(self.server_batch, self.noise, generator=gen)
+        counts = counts.to(generator["0.weight"])
+        for y, noise in zip(*self._questions(labels, generator["0.weight"], gen)):
             with training(None, torch.tensor(0)) as now:
                 loss = self.teaching_loss(maker, model, generator, heads, counts, noise, y)
             optimizer.step(list(weights.values()), list(torch.autograd.grad(loss, list(weights.values()))))
@@ -152,12 +151,20 @@ class FedGen(FedAvg):
         generator = {name: value.detach() for name, value in generator.items()}
         return {"generator": generator, "moments": moments, "generator_steps": optimizer.taken}
 
+    def _questions(self, labels: Tensor, like: Tensor, gen: Generator) -> tuple[Tensor, Tensor]:
+        """Labels [steps, b] and noise [steps, b, noise] of a round, together: a GPU would wait for each step's."""
+        draws = [
+            (labels[torch.randint(len(labels), (self.server_batch,), generator=gen)],
+             torch.rand(self.server_batch, self.noise, generator=gen))
+            for _ in range(self.server_steps)
+        ]  # fmt: skip
+        asked, noises = (torch.stack(each) for each in zip(*draws))
+        return asked.to(like.device), noises.to(like)
+
     def teaching_loss(
         self, maker: Model, model: Model, generator: Params, heads: Stack, counts: Tensor, noise: Tensor, y: Tensor
     ) -> Tensor:
         """The generator's loss (module docstring) on noise [b, noise] and labels y [b]."""
-        like = generator["0.weight"]
-        noise, y, counts = noise.to(like), y.to(like.device), counts.to(like)
         made = maker(generator, _ask(noise, y, model))
         logits = vmap(model.head, in_dims=(0, None))(heads, made)
         share = (counts / counts.sum(0).clamp_min(1))[:, y]

@@ -1,6 +1,7 @@
 """What every source of examples ends in, and how a batch is prepared on the device."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from math import isfinite
 
 import torch
@@ -67,7 +68,8 @@ class Transform:
             x = ((flat - flat.mean(1, keepdim=True)) / deviation[:, None]).view_as(x)
         if self.mean:
             shape = (-1, *[1] * (x.dim() - 2))
-            x = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
+            mean, std = (_on_device(tuple(values), x.dtype, x.device).view(shape) for values in (self.mean, self.std))
+            x = (x - mean) / std
         return x
 
     def _centre(self, x: Tensor) -> Tensor:
@@ -86,6 +88,12 @@ class Transform:
         if self.rotate:
             x = _rotate(x, (chance[:, 3] * 2 - 1) * self.rotate)
         return x
+
+
+@cache
+def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Kept, because to send them anew with every batch would have a GPU wait."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _crop(x: Tensor, vertical: Tensor, horizontal: Tensor, side: int) -> Tensor:

@@ -25,12 +25,13 @@ def cohort_measures(
     models = tree.join([{name: each.trained.params[name] for name in names} for each in trained])
     centres = centre(ids)
     divergence = weight_divergence(models, centres)
+    layers = layer_divergence(models, centres)
+    numbers = [torch.cat([each.trained.loss for each in trained]).mean(), divergence.mean(), divergence.max()]
+    numbers += [number for layer in layers.values() for number in (layer.mean(), layer.max())]
+    loss, mean, largest, *rest = torch.stack([number.double() for number in numbers]).tolist()  # one transfer
     row = {
-        "local_loss": float(torch.cat([each.trained.loss for each in trained]).mean()),
-        "divergence_mean": float(divergence.mean()),
-        "divergence_max": float(divergence.max()),
+        "local_loss": loss, "divergence_mean": mean, "divergence_max": largest,
         "cohort_emd": mean_emd(label_counts, ids),
-    }
-    for name, layer in layer_divergence(models, centres).items():
-        row |= {f"divergence_mean/{name}": float(layer.mean()), f"divergence_max/{name}": float(layer.max())}
-    return row
+    }  # fmt: skip
+    names = [f"{kind}/{name}" for name in layers for kind in ("divergence_mean", "divergence_max")]
+    return row | dict(zip(names, rest))

@@ -80,10 +80,12 @@ class BatchNorm(nn.Module):
                 x, self.weight, self.bias, None, None, True, self.momentum, self.eps
             )
             variance = inverse.detach() ** -2 - self.eps
-            count = x.new_tensor(x.numel() / x.shape[1], dtype=variance.dtype)
+            count = x.numel() // x.shape[1]
+            unbiased = variance * (count / max(count - 1, 1))
         else:
             y, mean, variance, count = self._weighted(x, now.weight)
-        self._keep(now, mean.detach(), variance.detach(), count)
+            unbiased = variance * (count / (count - 1).clamp_min(1))
+        self._keep(now, mean.detach(), unbiased.detach())
         return y
 
     def _weighted(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -98,8 +100,7 @@ class BatchNorm(nn.Module):
         scale = self.weight * (variance + self.eps).rsqrt()
         return centred * scale.view(shape) + self.bias.view(shape), mean, variance, count
 
-    def _keep(self, now: TrainingPass, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        unbiased = variance * (count / (count - 1).clamp_min(1))
+    def _keep(self, now: TrainingPass, mean: Tensor, unbiased: Tensor) -> None:
         for name, new in (("running_mean", mean), ("running_var", unbiased)):
             old = getattr(self, name)
             now.statistics[f"{self.path}.{name}"] = old + self.momentum * (new.to(old.dtype) - old)

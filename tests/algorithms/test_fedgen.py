@@ -65,7 +65,7 @@ def test_teaching_loss_by_hand():
     noise, y = torch.rand(2, 5, generator=draw, dtype=torch.float64), torch.tensor([2, 0])
     heads = {"head.weight": torch.randn(2, 4, 36, generator=draw, dtype=torch.float64)}
     heads["head.bias"] = torch.randn(2, 4, generator=draw, dtype=torch.float64)
-    counts = torch.tensor([[3, 0, 1, 0], [1, 5, 7, 0]], dtype=torch.int32)
+    counts = torch.tensor([[3, 0, 1, 0], [1, 5, 7, 0]], dtype=torch.float64)
     maker = algorithm._maker(model)
     loss = algorithm.teaching_loss(maker, model, state["generator"], heads, counts, noise, y)
     g = state["generator"]
@@ -153,7 +153,7 @@ def test_the_server_s_steps_are_adam_s_with_persistent_moments_and_a_falling_rat
     counts = torch.tensor([[3, 2, 4, 0], [1, 5, 7, 0]], dtype=torch.int32)
     losses = []
     loss = algorithm.teaching_loss
-    algorithm.teaching_loss = lambda *arguments: losses.append(arguments[5:]) or loss(*arguments)
+    algorithm.teaching_loss = lambda *arguments: losses.append(arguments[4:]) or loss(*arguments)
     start = {**state, "moments": tree.apply(torch.zeros_like, state["moments"]), "generator_steps": 0}
     found = start
     for round in (1, 2):
@@ -163,10 +163,10 @@ def test_the_server_s_steps_are_adam_s_with_persistent_moments_and_a_falling_rat
     own = {name: value.clone() for name, value in start["generator"].items()}
     weights = [own[name].requires_grad_() for name in maker.weights]
     adam = torch.optim.Adam(weights, weight_decay=0.3)
-    for step, (noise, y) in enumerate(losses):
+    for step, asked in enumerate(losses):
         adam.param_groups[0]["lr"] = 0.01 * 0.5 ** (1 + step // 2)
         with training(None, torch.tensor(0)) as now:
-            value = loss(maker, model, own, heads, counts, noise, y)
+            value = loss(maker, model, own, heads, *asked)
         for weight, slope in zip(weights, torch.autograd.grad(value, weights)):
             weight.grad = slope
         adam.step()
