@@ -1,0 +1,71 @@
+"""Every algorithm, whole runs of it, on a device whose tensors are apart from the CPU's."""
+
+from dataclasses import replace
+
+import pytest
+from program import metrics, run
+from second_device import DEVICE, second_device
+from worlds import LOCAL, gap, make_engine, make_model, make_world, play
+
+from fedexp.algorithms.fedavg import FedAvg
+from fedexp.engine import Hardware
+from fedexp.main import CONF
+from fedexp.models import Model
+from fedexp.randomness import generator
+
+WORDS = [
+    "clients=5", "clients_per_round=2", "rounds=2", "local.batch_size=8", "hardware.engine=together",
+    "+dataset.transform={_target_:fedexp.data.Transform,mean:[0.3],std:[0.3],crop:8,pad:1,flip:true}",
+]  # fmt: skip
+MORE = {
+    "fedconcat": ["algorithm.encoder_rounds=1"],
+    "fedconcat_id": ["algorithm.clustering.random_inputs=200"],
+    "fedgen": ["algorithm.server_steps=5"],
+    "data_sharing": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
+    "fedavg_pretrained": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
+}
+NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_and_crossings(monkeypatch, tmp_path, name):
+    """The CPU's results, and nothing crosses to the CPU or back in a step: with twice as many, no more crossings."""
+    more = [word for start, words in MORE.items() if name.startswith(start) for word in words]
+    words = [*WORDS, f"algorithm={name}", *more]
+    assert run(monkeypatch, tmp_path / "cpu", *words, "local.steps=1") == 0
+    monkeypatch.setattr(Hardware, "torch_device", DEVICE)
+    counts = []
+    for steps in (1, 2):
+        with second_device() as crossings:
+            assert run(monkeypatch, tmp_path / str(steps), *words, f"local.steps={steps}") == 0
+        counts.append(crossings)
+    assert metrics(tmp_path / "1").equals(metrics(tmp_path / "cpu"))
+    assert not counts[1] - counts[0]
+
+
+def test_measures_and_options(monkeypatch, tmp_path):
+    """SGD in step with the rounds, clients' accuracies, Adam and clipping."""
+    words = [*WORDS, "measures.reference=centralized", "evaluate_clients=participants", "local.optimizer=adam"]
+    words += ["local.max_grad_norm=1", "local.steps=1"]
+    assert run(monkeypatch, tmp_path / "cpu", *words) == 0
+    monkeypatch.setattr(Hardware, "torch_device", DEVICE)
+    with second_device():
+        assert run(monkeypatch, tmp_path / "second", *words) == 0
+    assert metrics(tmp_path / "second").equals(metrics(tmp_path / "cpu"))
+
+
+def test_running_statistics_and_dropout():
+    """BatchNorm, Dropout and partial batches: the CPU's weights, and no crossing in a step."""
+    counts, states = [], [play(FedAvg, "norm", "together", local=replace(LOCAL, epochs=1), count=1)]
+    for epochs in (1, 2):
+        local = replace(LOCAL, epochs=epochs)
+        with second_device() as crossings:
+            here = make_world(shape=(3, 8, 8))
+            world, model = here.to(DEVICE), Model(make_model("norm", here).net.to(DEVICE))
+            engine, algorithm = make_engine(model, world, local, "together"), FedAvg(3, local)
+            state = algorithm.init(world, model, model.params())
+            state = algorithm.round(state, world, engine, generator(0, "round", 0))
+            states.append({"params": {name: leaf.cpu() for name, leaf in state["params"].items()}})
+        counts.append(crossings)
+    assert gap(*states[:2]) == 0
+    assert not counts[1] - counts[0]
