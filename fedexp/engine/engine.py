@@ -39,6 +39,8 @@ class Engine:
         # choice for convolutions on GPUs is TF32.
         torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
+        # Of its algorithms for a convolution's gradient some add in whatever order threads come.
+        torch.backends.cudnn.deterministic = True
 
     @property
     def model(self) -> Model:

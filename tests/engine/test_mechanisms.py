@@ -167,6 +167,7 @@ def test_tf32_ends_with_its_engine():
         Engine(model, world, LOCAL, Hardware(device="cpu", precision=precision), seed=0)
         assert torch.get_float32_matmul_precision() == expected
         assert torch.backends.cudnn.allow_tf32 == (precision == "tf32"), "of convolutions on GPUs"
+        assert torch.backends.cudnn.deterministic
 
 
 def test_a_failing_worker_says_what_failed():
