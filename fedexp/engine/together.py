@@ -13,7 +13,7 @@ from fedexp.engine.client import Interrupted, OneClient, Rule, Workshop
 from fedexp.engine.exchange import Batch, Sent
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.plan import batches, noise_key
-from fedexp.tree import Params, Stack
+from fedexp.tree import Params, Stack, Tree
 
 
 def train_together(shop: Workshop, rule: Rule, round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
@@ -26,7 +26,7 @@ def train_together(shop: Workshop, rule: Rule, round: int, ids: list[int], sent:
     base = torch.tensor([noise_key(shop.seed, round, ids[k]) for k in order], device=device)
 
     rank = torch.tensor(order, device=device)
-    view = OneClient(*(tree.take(part, rank) for part in (sent.start, sent.extra, sent.memory)))
+    view = OneClient(*(_in_order(part, rank) for part in (sent.start, sent.extra, sent.memory)))
     stack = {name: leaf.clone() for name, leaf in view.start.items()}
     names = [name for name in shop.model.weights if name in stack]
     optimizer = Optimizer([stack[name] for name in names], shop.local, shop.local.rate(round), fused=False)
@@ -54,6 +54,16 @@ def train_together(shop: Workshop, rule: Rule, round: int, ids: list[int], sent:
     return tree.take(stack, back), mean_loss[back]
 
 
+def _in_order(part: Tree, rank: Tensor) -> Tree:
+    """Rows `rank` of every leaf; a row that all clients share stays one in memory."""
+    return tree.apply(lambda leaf: leaf if _shared(leaf) else leaf[rank], part)
+
+
+def _shared(leaf: Tensor) -> bool:
+    """Whether all rows are one (`tree.spread`)."""
+    return leaf.stride(0) == 0
+
+
 def _gradients(
     shop: Workshop, rule: Rule, names: list[str], live: Stack, batch: Batch, sent: OneClient, keys: Tensor,
     padded: bool,
@@ -70,7 +80,10 @@ def _gradients(
 
     weights = {name: live[name] for name in names}
     buffers = {name: leaf for name, leaf in live.items() if name not in weights}
-    return vmap(client)(weights, buffers, batch, sent, keys)
+    # What all share is vectorised as one: a frozen model is then passed by the whole cohort as a single large batch.
+    once = OneClient(*(tree.apply(lambda leaf: leaf[0] if _shared(leaf) else leaf, part) for part in sent))
+    rows = OneClient(*(tree.apply(lambda leaf: None if _shared(leaf) else 0, part) for part in sent))
+    return vmap(client, in_dims=(0, 0, 0, rows, 0))(weights, buffers, batch, once, keys)
 
 
 def _lay_out(shop: Workshop, plans: list[list[Tensor]], ids: list[int]) -> tuple[Tensor, Tensor, list[bool]]:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
 
+from fedexp import tree
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedcat import FedCat
@@ -102,6 +104,36 @@ def test_part_of_the_cohort_at_once_agrees():
         state = algorithm.init(world, model, model.params())
         states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
     assert gap(*states) < 1e-12
+
+
+class Teacher(FedAvg):
+    """Sends a tensor of a shape that nothing else has, the same to all."""
+
+    def send(self, state, ids):
+        teacher = torch.full((5, 7, 11), 0.01, dtype=torch.float64)
+        return super().send(state, ids)._replace(extra=tree.spread({"teacher": teacher}, len(ids)))
+
+    def loss(self, model, params, batch, sent):
+        return super().loss(model, params, batch, sent) * sent.extra["teacher"].sum()
+
+
+class Copies(TorchDispatchMode):
+    """Counts results that hold a teacher for every client."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        result = operation(*arguments, **(named or {}))
+        if isinstance(result, torch.Tensor) and result.shape[-3:] == (5, 7, 11):
+            self.count += result.stride(0) != 0 and len(result) == 3
+        return result
+
+
+def test_what_all_clients_receive_is_one_in_memory():
+    with Copies() as copies:
+        one = play(Teacher, mechanism="together")
+    assert copies.count == 0
+    assert gap(one, play(Teacher, mechanism="apart")) < 1e-9
 
 
 def test_running_out_of_memory_halves_the_cohort_and_goes_on(capfd):
