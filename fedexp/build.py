@@ -62,7 +62,7 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
     )  # fmt: skip
     world = World(
         dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y, torch.cat(parts).long(), sizes,
-        dataset.classes, dataset.transform, hardware.dtype,
+        dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
     )  # fmt: skip
     return world.to(hardware.torch_device)
 

@@ -47,9 +47,14 @@ def take(stack: Tree, ids: Tensor | slice | int) -> Tree:
     return apply(lambda leaf: leaf[ids], stack)
 
 
+def to(stack: Tree, device: torch.device) -> Tree:
+    """Every leaf on `device`."""
+    return apply(lambda leaf: leaf.to(device), stack)
+
+
 def put(stack: Tree, ids: Tensor, rows: Tree) -> None:
     """Write `rows` at `ids`, in place: per-client memory must not cost a copy of all N clients a round."""
-    apply(lambda leaf, new: leaf.index_copy_(0, ids.to(leaf.device), new.to(leaf.dtype)), stack, rows)
+    apply(lambda leaf, new: leaf.index_copy_(0, ids.to(leaf.device), new.to(leaf)), stack, rows)
 
 
 def spread(params: Tree, count: int) -> Tree:

@@ -7,8 +7,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedexp import tree
 from fedexp.data.dataset import Transform
 from fedexp.randomness import mix
+from fedexp.tree import Params, Stack
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class World:
     """x uint8 (or float) [n, ...], y int64 [n], for train and test; the clients' ragged index into train.
 
     rows: int64 [sum of sizes], the example ids of client 0, then of client 1, ...; sizes: int64 [N], on
-    the CPU, because schedules are made there.
+    the CPU, because schedules are made there. memory_device: where clients' memory is kept; None: with the examples.
     """
 
     x: Tensor
@@ -28,6 +30,7 @@ class World:
     classes: int
     transform: Transform
     dtype: torch.dtype = torch.float32
+    memory_device: torch.device | None = None
 
     @property
     def clients(self) -> int:
@@ -57,6 +60,14 @@ class World:
     def of(self, client: int) -> Tensor:
         """The example ids of one client [n_k]."""
         return self.rows[self.starts[client] : self.starts[client + 1]]
+
+    def client_memory(self, params: Params) -> Stack:
+        """Zeros like `params` for every client to overwrite: [N, ...], where `hardware.client_memory` says.
+
+        Zeros, because a CPU gives such memory only as it is written: those who never take part need none.
+        """
+        place = self.memory_device or self.device
+        return tree.apply(lambda leaf: leaf.new_zeros(self.clients, *leaf.shape, device=place), params)
 
     def prepare(self, rows: Tensor, keys: Tensor | None = None) -> Tensor:
         """Model input of examples `rows` [...]: [..., *shape]. With keys [...] (one a batch) augmented."""

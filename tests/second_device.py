@@ -117,7 +117,7 @@ class _Dispatch(TorchDispatchMode):
         if operation is _aten._to_copy.default:
             return self._copied(arguments[0], isinstance(arguments[0], Remote) if to is None else _is_remote(to))
         tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, torch.Tensor)]
-        if not any(isinstance(each, Remote) for each in tensors):
+        if to is not None or not any(isinstance(each, Remote) for each in tensors):
             return _is_remote(to)
         waits, strangers = operation in _TO_NUMBERS | _OF_UNKNOWN_SIZE, tensors
         if operation in _BY_INDEX and isinstance(arguments[0], Remote):  # indices may come from the CPU

@@ -67,6 +67,7 @@ BAD = [
     (["dataset=femnist", "dataset.root=/nowhere", "dataset.writers=0"], ["dataset.writers=0", "at least 1"]),
     (["-m", "+table=fedcat_1", "table.seeds=[]"], ["table.seeds=[]", "at least one"]),
     (["hardware.convolution=fast"], ["hardware.convolution=fast", "auto or direct"]),
+    (["hardware.client_memory=disk"], ["hardware.client_memory=disk", "device or cpu"]),
     (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
     (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
     (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),

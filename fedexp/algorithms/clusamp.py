@@ -47,7 +47,7 @@ class CluSamp(FedAvg):
 
     def init(self, world: World, model: Model, params: Params) -> State:
         n = world.clients
-        updates = {name: params[name].new_zeros(n, *params[name].shape) for name in model.weights}
+        updates = world.client_memory({name: params[name] for name in model.weights})
         distances = torch.zeros(n, n, dtype=torch.float64)
         return {**super().init(world, model, params), "updates": updates, "distances": distances}
 
@@ -100,7 +100,7 @@ class CluSamp(FedAvg):
     def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
         updates = {name: trained.params[name] - sent.start[name] for name in state["updates"]}
         tree.put(state["updates"], ids, updates)
-        rows = self.distances(updates, state["updates"])
+        rows = self.distances(tree.take(state["updates"], ids), state["updates"])
         distances = state["distances"].clone()
         distances[ids], distances[:, ids] = rows, rows.T
         weights = torch.ones(len(ids)) if self.weights == "equal" else trained.sizes

@@ -77,7 +77,7 @@ class FedAvg:
     def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
         """One communication round."""
         ids = self.select(state, world, gen)
-        sent = self.send(state, ids)
+        sent = self.send(state, ids).to(world.device)
         trained = engine.train(self, state, ids, sent)
         return {**self.merge(state, ids, sent, trained), "round": state["round"] + 1}
 

@@ -39,8 +39,7 @@ class FedDyn(FedAvg):
 
     def init(self, world: World, model: Model, params: Params) -> State:
         zero = {name: torch.zeros_like(params[name]) for name in model.weights}
-        clients = tree.apply(lambda leaf: leaf.new_zeros(world.clients, *leaf.shape), zero)
-        return {**super().init(world, model, params), "h": zero, "client_gradients": clients}
+        return {**super().init(world, model, params), "h": zero, "client_gradients": world.client_memory(zero)}
 
     def send(self, state: State, ids: Tensor) -> Sent:
         kept = {"gradient": tree.take(state["client_gradients"], ids)}

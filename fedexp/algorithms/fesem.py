@@ -32,10 +32,10 @@ class FeSEM(Clustered):
         require(self.mu >= 0, "algorithm.mu", self.mu, "must be at least 0")
 
     def init(self, world: World, model: Model, params: Params) -> State:
-        weights = {name: torch.zeros_like(params[name]) for name in model.weights}
+        weights = {name: params[name] for name in model.weights}
         return {
             **super().init(world, model, params),
-            "last": tree.apply(lambda leaf: leaf.new_zeros(world.clients, *leaf.shape), weights),
+            "last": world.client_memory(weights),
             "took_part": torch.zeros(world.clients, dtype=torch.bool),
         }
 
@@ -52,7 +52,7 @@ class FeSEM(Clustered):
         """The nearest centres; who never took part stays in its first group."""
         chosen = state["assigned"][ids]
         for place in state["took_part"][ids].nonzero().flatten().tolist():
-            own = tree.take(state["last"], int(ids[place]))
+            own = tree.to(tree.take(state["last"], int(ids[place])), engine.world.device)
             distance = torch.stack([tree.squared_distance(own, centre) for centre in tree.unstack(state["params"])])
             chosen[place] = distance.argmin().cpu()
         return chosen

@@ -36,7 +36,7 @@ class Moon(FedAvg):
     def init(self, world: World, model: Model, params: Params) -> State:
         return {
             **super().init(world, model, params),
-            "previous": tree.apply(torch.clone, tree.spread(params, world.clients)),
+            "previous": world.client_memory(params),
             "took_part": torch.zeros(world.clients, dtype=world.dtype, device=world.device),
         }
 

@@ -49,8 +49,7 @@ class Scaffold(FedAvg):
 
     def init(self, world: World, model: Model, params: Params) -> State:
         zero = {name: torch.zeros_like(params[name]) for name in model.weights}
-        clients = tree.apply(lambda leaf: leaf.new_zeros(world.clients, *leaf.shape), zero)
-        return {**super().init(world, model, params), "control": zero, "client_controls": clients}
+        return {**super().init(world, model, params), "control": zero, "client_controls": world.client_memory(zero)}
 
     def send(self, state: State, ids: Tensor) -> Sent:
         return Sent(

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from fedexp import tree
 from fedexp.tree import Params, Stack, Tree
 
 State = dict[str, Any]  # the server's and the clients' memory: nested dicts of tensors, and plain numbers
@@ -39,6 +41,10 @@ class Sent(NamedTuple):
     extra: Tree = {}
     memory: Tree = {}
     travels: bool = True
+
+    def to(self, device: torch.device) -> "Sent":
+        """Memory, which may be kept elsewhere, on the device where clients train."""
+        return self._replace(memory=tree.to(self.memory, device))
 
 
 class Trained(NamedTuple):

@@ -68,7 +68,8 @@ class Hardware:
     (autocast) or float64. engine: apart (a worker process a core), together (the cohort as one stack) or
     auto. workers: processes of `apart`, auto = one a core. clients_at_once: rows of `together`, auto =
     the whole cohort, halved whenever memory runs out. convolution: auto (large ones in tiles on a CPU in
-    float32, which is faster and rounds a little differently) or direct.
+    float32, which is faster and rounds a little differently) or direct. client_memory: where algorithms keep what
+    every client remembers from round to round: device, or cpu, from where participants' rows come and go each round.
     """
 
     device: str = "auto"
@@ -77,6 +78,7 @@ class Hardware:
     workers: str = "auto"
     clients_at_once: str = "auto"
     convolution: str = "auto"
+    client_memory: str = "device"
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work on this machine."""
@@ -104,6 +106,10 @@ class Hardware:
             self.convolution in ("auto", "direct"), "hardware.convolution", self.convolution,
             "must be auto or direct",
         )  # fmt: skip
+        require(
+            self.client_memory in ("device", "cpu"), "hardware.client_memory", self.client_memory,
+            "must be device or cpu",
+        )  # fmt: skip
         for name in ("workers", "clients_at_once"):
             value = str(getattr(self, name))
             if value != "auto" and not (value.isdigit() and int(value) > 0):
@@ -114,6 +120,10 @@ class Hardware:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)
+
+    @property
+    def memory_device(self) -> torch.device | None:
+        return torch.device("cpu") if self.client_memory == "cpu" else None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -12,6 +12,7 @@ from fedexp.engine import Hardware
 from fedexp.main import CONF
 from fedexp.models import Model
 from fedexp.randomness import generator
+from fedexp.world import World
 
 WORDS = [
     "clients=5", "clients_per_round=2", "rounds=2", "local.batch_size=8", "hardware.engine=together",
@@ -41,6 +42,28 @@ def test_results_and_crossings(monkeypatch, tmp_path, name):
         counts.append(crossings)
     assert metrics(tmp_path / "1").equals(metrics(tmp_path / "cpu"))
     assert not counts[1] - counts[0]
+
+
+@pytest.mark.parametrize("name", ["clusamp", "feddyn", "fesem", "moon", "scaffold"])
+def test_clients_memory_on_the_cpu(monkeypatch, tmp_path, name):
+    """hardware.client_memory=cpu: the same results, and all that is kept for every client is there."""
+    kept = []
+
+    def noted(self, params):
+        kept.append(client_memory(self, params))
+        return kept[-1]
+
+    client_memory = World.client_memory
+    monkeypatch.setattr(World, "client_memory", noted)
+    monkeypatch.setattr(Hardware, "torch_device", DEVICE)
+    for place in ("device", "cpu"):
+        with second_device():
+            words = [*WORDS, f"algorithm={name}", "rounds=4", "local.steps=1", f"hardware.client_memory={place}"]
+            assert run(monkeypatch, tmp_path / place, *words) == 0
+    assert metrics(tmp_path / "cpu").equals(metrics(tmp_path / "device"))
+    devices = [{leaf.device.type for leaf in memory.values()} for memory in kept]
+    assert devices == [{DEVICE.type}, {"cpu"}]
+    assert all(leaf.abs().sum() > 0 for leaf in kept[1].values())
 
 
 def test_measures_and_options(monkeypatch, tmp_path):
