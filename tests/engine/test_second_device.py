@@ -1,21 +1,25 @@
-"""Every algorithm, whole runs of it, on a device whose tensors are apart from the CPU's."""
+"""Every algorithm on a device whose tensors are apart from the CPU's."""
 
 from dataclasses import replace
 
 import pytest
-from program import metrics, run
+from omegaconf import OmegaConf
+from program import SMALL, metrics, run
 from second_device import DEVICE, second_device
 from worlds import LOCAL, gap, make_engine, make_model, make_world, play
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Hardware
-from fedexp.main import CONF
+from fedexp.build import build_algorithm, build_dataset, build_model, build_world
+from fedexp.engine import Engine, Hardware
+from fedexp.main import CONF, composed
+from fedexp.measure import accuracy
+from fedexp.measure.cohort import cohort_measures
 from fedexp.models import Model
 from fedexp.randomness import generator
 from fedexp.world import World
 
 WORDS = [
-    "clients=5", "clients_per_round=2", "rounds=2", "local.batch_size=8", "hardware.engine=together",
+    *SMALL, "clients=5", "clients_per_round=2", "rounds=2", "local.batch_size=8", "hardware.engine=together",
     "+dataset.transform={_target_:fedexp.data.Transform,mean:[0.3],std:[0.3],crop:8,pad:1,flip:true}",
 ]  # fmt: skip
 MORE = {
@@ -28,24 +32,43 @@ MORE = {
 NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
 
 
+def measured(config):
+    """What a run measures, round by round; it leaves no files."""
+    algorithm = build_algorithm(config)
+    world = algorithm.adapt(build_world(config, build_dataset(config)))
+    model, rows = build_model(config, world), []
+    engine = Engine(model, world, *(OmegaConf.to_object(config[name]) for name in ("local", "hardware")), config.seed)
+    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)
+    for round in range(config.rounds):
+        state = algorithm.round(state, world, engine, generator(config.seed, "round", round))
+        found = cohort_measures(
+            engine.drain(), model.weights, lambda ids, now=state: algorithm.centre(now, ids), world.label_counts
+        )  # fmt: skip
+        score, loss = accuracy.test(*algorithm.examined(state, engine))
+        seen = {name: value for name, value in algorithm.observe(state, engine).items() if "seconds" not in name}
+        rows.append({**found, **seen, "score": float(score), "loss": float(loss)})
+    algorithm.conclude(state, engine)
+    algorithm.exhibits(state, engine)
+    return rows
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_results_and_crossings(monkeypatch, tmp_path, name):
+def test_results_and_crossings(monkeypatch, name):
     """The CPU's results, and nothing crosses to the CPU or back in a step: with twice as many, no more crossings."""
     more = [word for start, words in MORE.items() if name.startswith(start) for word in words]
-    words = [*WORDS, f"algorithm={name}", *more]
-    assert run(monkeypatch, tmp_path / "cpu", *words, "local.steps=1") == 0
+    config = composed([*WORDS, f"algorithm={name}", *more, "local.steps=1"])
+    expected = measured(config)
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
-    counts = []
-    for steps in (1, 2):
-        with second_device() as crossings:
-            assert run(monkeypatch, tmp_path / str(steps), *words, f"local.steps={steps}") == 0
-        counts.append(crossings)
-    assert metrics(tmp_path / "1").equals(metrics(tmp_path / "cpu"))
-    assert not counts[1] - counts[0]
+    with second_device() as few:
+        assert measured(config) == expected
+    config.local.steps = 2
+    with second_device() as many:
+        measured(config)
+    assert not many - few
 
 
 @pytest.mark.parametrize("name", ["clusamp", "feddyn", "fesem", "moon", "scaffold"])
-def test_clients_memory_on_the_cpu(monkeypatch, tmp_path, name):
+def test_clients_memory_on_the_cpu(monkeypatch, name):
     """hardware.client_memory=cpu: the same results, and all that is kept for every client is there."""
     kept = []
 
@@ -56,11 +79,11 @@ def test_clients_memory_on_the_cpu(monkeypatch, tmp_path, name):
     client_memory = World.client_memory
     monkeypatch.setattr(World, "client_memory", noted)
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
-    for place in ("device", "cpu"):
-        with second_device():
-            words = [*WORDS, f"algorithm={name}", "rounds=4", "local.steps=1", f"hardware.client_memory={place}"]
-            assert run(monkeypatch, tmp_path / place, *words) == 0
-    assert metrics(tmp_path / "cpu").equals(metrics(tmp_path / "device"))
+    config = composed([*WORDS, f"algorithm={name}", "rounds=4", "local.steps=1"])
+    with second_device():
+        expected = measured(config)
+        config.hardware.client_memory = "cpu"
+        assert measured(config) == expected
     devices = [{leaf.device.type for leaf in memory.values()} for memory in kept]
     assert devices == [{DEVICE.type}, {"cpu"}]
     assert all(leaf.abs().sum() > 0 for leaf in kept[1].values())
@@ -68,8 +91,8 @@ def test_clients_memory_on_the_cpu(monkeypatch, tmp_path, name):
 
 def test_measures_and_options(monkeypatch, tmp_path):
     """SGD in step with the rounds, clients' accuracies, Adam and clipping."""
-    words = [*WORDS, "measures.reference=centralized", "evaluate_clients=participants", "local.optimizer=adam"]
-    words += ["local.max_grad_norm=1", "local.steps=1"]
+    words = [*WORDS[len(SMALL) :], "local.optimizer=adam", "local.max_grad_norm=1", "local.steps=1"]
+    words += ["measures.reference=centralized", "evaluate_clients=participants"]
     assert run(monkeypatch, tmp_path / "cpu", *words) == 0
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
     with second_device():
