@@ -62,6 +62,11 @@ def spread(params: Tree, count: int) -> Tree:
     return apply(lambda leaf: leaf.expand(count, *leaf.shape), params)
 
 
+def is_spread(leaf: Tensor) -> bool:
+    """Whether all rows are one row, as `spread` makes them."""
+    return leaf.stride(0) == 0
+
+
 def stack(models: list[Tree]) -> Tree:
     """Models of one shape along a new leading axis."""
     return apply(lambda *rows: torch.stack(rows), *models)

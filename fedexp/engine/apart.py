@@ -133,7 +133,7 @@ def _parts(sent: Sent) -> Tree:
 
 def _layout(sent: Sent) -> list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]:
     """Path, shape of a row, dtype, and whether all rows are one (an expanded view), of every leaf."""
-    return [(path, leaf.shape[1:], leaf.dtype, leaf.stride(0) == 0) for path, leaf in tree.leaves(_parts(sent))]
+    return [(path, leaf.shape[1:], leaf.dtype, tree.is_spread(leaf)) for path, leaf in tree.leaves(_parts(sent))]
 
 
 def _shared(layout: list[Any], rows: int) -> dict[tuple[str, ...], Tensor]:

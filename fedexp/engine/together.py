@@ -56,12 +56,7 @@ def train_together(shop: Workshop, rule: Rule, round: int, ids: list[int], sent:
 
 def _in_order(part: Tree, rank: Tensor) -> Tree:
     """Rows `rank` of every leaf; a row that all clients share stays one in memory."""
-    return tree.apply(lambda leaf: leaf if _shared(leaf) else leaf[rank], part)
-
-
-def _shared(leaf: Tensor) -> bool:
-    """Whether all rows are one (`tree.spread`)."""
-    return leaf.stride(0) == 0
+    return tree.apply(lambda leaf: leaf if tree.is_spread(leaf) else leaf[rank], part)
 
 
 def _gradients(
@@ -81,8 +76,8 @@ def _gradients(
     weights = {name: live[name] for name in names}
     buffers = {name: leaf for name, leaf in live.items() if name not in weights}
     # What all share is vectorised as one: a frozen model is then passed by the whole cohort as a single large batch.
-    once = OneClient(*(tree.apply(lambda leaf: leaf[0] if _shared(leaf) else leaf, part) for part in sent))
-    rows = OneClient(*(tree.apply(lambda leaf: None if _shared(leaf) else 0, part) for part in sent))
+    once = OneClient(*(tree.apply(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in sent))
+    rows = OneClient(*(tree.apply(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in sent))
     return vmap(client, in_dims=(0, 0, 0, rows, 0))(weights, buffers, batch, once, keys)
 
 

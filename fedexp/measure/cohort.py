@@ -33,5 +33,5 @@ def cohort_measures(
         "local_loss": loss, "divergence_mean": mean, "divergence_max": largest,
         "cohort_emd": mean_emd(label_counts, ids),
     }  # fmt: skip
-    names = [f"{kind}/{name}" for name in layers for kind in ("divergence_mean", "divergence_max")]
-    return row | dict(zip(names, rest))
+    columns = [f"{kind}/{name}" for name in layers for kind in ("divergence_mean", "divergence_max")]
+    return row | dict(zip(columns, rest))
