@@ -1,8 +1,8 @@
 """The figures of Zhao et al. (2018) from the folders of finished runs: `python -m fedexp.report.zhao outputs/`.
 
 Only draws of one protocol (seeds, distributions) are averaged, each once. Runs that differ in any other key
-that can change a result are lines of their own, named by the keys in which they differ; so are, in the figures
-of EMD and divergence, algorithms that the paper does not have.
+that can change a result are lines of their own, named by the keys in which they differ; so are algorithms that
+the paper does not have.
 """
 
 import argparse
@@ -37,6 +37,8 @@ def _row(run: Recorded) -> dict[str, Any]:
         "algorithm": run.name("algorithm"), "partition": run.name("partition"),
         "target": settings.get("partition.target"), "beta": settings.get("algorithm.beta"),
         "alpha": settings.get("algorithm.alpha"), "warm_up": bool(result.get("pretraining_epochs")),
+        "shares_data": settings.get("algorithm.holdout") is not None,  # alpha and beta of others are other things
+        "communicates": bool(result["bytes_up"] + result["bytes_down"]),
         "emd": round(result["emd"], 6),
         "accuracy": None if result["final_accuracy"] is None else 100 * result["final_accuracy"],
     }  # fmt: skip
@@ -44,11 +46,9 @@ def _row(run: Recorded) -> dict[str, Any]:
 
 def accuracy_over_rounds(runs: pd.DataFrame) -> Figure | None:
     """Figures 1 and 8: SGD, IID and the two extremes, also from a pre-trained model."""
-    chosen = runs.partition.isin(_NON_IID) & runs.algorithm.isin(("fedavg", "centralized", "fedavg_pretrained"))
-    runs = _distinct(runs[chosen])
-    names = {"centralized": "SGD", "fedavg_pretrained": "pre-trained "}
+    runs = _distinct(runs[runs.partition.isin(_NON_IID) & ~runs.shares_data])
     methods = [
-        names.get(run.algorithm, "") + ("" if run.algorithm == "centralized" else _NON_IID[run.partition])
+        "pre-trained " * run.warm_up + (_NON_IID[run.partition] if run.communicates else "SGD")
         for run in runs.itertuples()
     ]
 
@@ -113,7 +113,7 @@ def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
 
 def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
     """Figure 7a: all of G to every client, from scratch: accuracy, and the EMD that is left."""
-    runs = _distinct(runs[(runs.algorithm == "data_sharing") & (runs.alpha == 1) & ~runs.warm_up])
+    runs = _distinct(runs[runs.shares_data & (runs.alpha == 1) & ~runs.warm_up])
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         part = part.assign(percent=100 * part.beta)
@@ -130,7 +130,7 @@ def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
 
 def accuracy_against_alpha(runs: pd.DataFrame) -> Figure | None:
     """Figure 7b: a part of G to each client, from the warm-up model; a line for each beta."""
-    runs = _distinct(runs[(runs.algorithm == "data_sharing") & runs.warm_up])
+    runs = _distinct(runs[runs.shares_data & runs.warm_up])
     runs = runs.assign(percent=100 * runs.alpha.astype(float), share=[f"beta={beta:g}" for beta in runs.beta])
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:

@@ -41,6 +41,8 @@ def make(root, partition, accuracy, algorithm="fedavg", divergence=None, local=N
         "rounds": more.get("rounds", 2),
         "final_accuracy": accuracy,
         "emd": more.get("emd", 0.0),
+        "bytes_up": 0 if algorithm == "centralized" else 10,
+        "bytes_down": 0 if algorithm == "centralized" else 10,
     }
     rows = [{"round": 1, "test_accuracy": accuracy / 2}, {"round": 2, "test_accuracy": accuracy}]
     if divergence is not None:
@@ -180,6 +182,7 @@ def test_other_algorithms_are_lines_of_their_own(tmp_path):
         f"{layer}, algorithm={name} (n=2)": ([0.0, 1.44], [times * value, times * value])
         for layer, times in (("encoder.0", 1), ("head", 2)) for name, value in zip(names, (0.5, 0.6))
     }  # fmt: skip
+    assert set(lines(zhao.accuracy_over_rounds(runs))) == {f"non-IID(1), algorithm={name}" for name in names}
     bars = zhao.divergence_by_layer(runs).axes[0].containers
     assert [group.get_label() for group in bars] == [f"non-IID(1), algorithm={name}" for name in names]
 
@@ -219,10 +222,12 @@ def test_the_same_run_counts_once_whether_the_reference_was_measured_or_not(runs
     }
 
 
-def test_seeds_are_averaged_that_of_data_sharing_too(tmp_path):
+@pytest.mark.parametrize("name", ["data_sharing", "own"])
+def test_seeds_are_averaged_that_of_data_sharing_too(tmp_path, name):
+    """Whatever a class with a hold-out is called."""
     for seed, value in ((0, 0.5), (1, 0.7)):
-        keys = {"beta": 0.1, "alpha": 1.0, "seed": seed}
-        make(tmp_path, PARTITIONS["shards1"], value, "data_sharing", seed=seed, keys=keys)
+        keys = {"beta": 0.1, "alpha": 1.0, "holdout": 0.2, "seed": seed}
+        make(tmp_path, PARTITIONS["shards1"], value, name, seed=seed, keys=keys)
     assert lines(zhao.accuracy_against_beta(zhao.read_runs([tmp_path]))) == {"shards1 (n=2)": ([10.0], [60])}
 
 
@@ -231,10 +236,10 @@ def test_data_sharing_on_other_partitions(tmp_path):
     for number, left in ((1, 0.9), (2, 0.8)):
         partition = PARTITIONS[f"shards{number}"]
         for beta in (0.1, 0.2):
-            keys = {"beta": beta, "alpha": 1.0}
+            keys = {"beta": beta, "alpha": 1.0, "holdout": 0.2}
             make(tmp_path, partition, number / 10, "data_sharing", keys=keys, emd=left - beta)
         for epochs in (3, 5):
-            keys = {"beta": 0.1, "alpha": 0.5, "pretraining_epochs": epochs}
+            keys = {"beta": 0.1, "alpha": 0.5, "holdout": 0.2, "pretraining_epochs": epochs}
             warm = {"keys": keys, "result": {"pretraining_epochs": 3}}
             make(tmp_path, partition, (number + epochs) / 10, "data_sharing", **warm)
     runs = zhao.read_runs([tmp_path])
@@ -263,7 +268,7 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
         make(tmp_path, partition, 0.9, "centralized", keys={"_target_": "fedexp.algorithms.centralized.Centralized"})
         for epochs in (5, 9)[: 1 if name == "iid" else 2]:
             keys = {"_target_": "fedexp.algorithms.fedavg_pretrained.FedAvgPretrained", "pretraining_epochs": epochs}
-            make(tmp_path, partition, 0.6, "fedavg_pretrained", keys=keys)
+            make(tmp_path, partition, 0.6, "fedavg_pretrained", keys=keys, result={"pretraining_epochs": epochs})
     assert set(lines(zhao.accuracy_over_rounds(zhao.read_runs([tmp_path])))) == {
         "IID", "non-IID(1)", "SGD, partition=iid", "SGD, partition=shards, partition.per_client=1",
         "pre-trained IID, algorithm.pretraining_epochs=5",
