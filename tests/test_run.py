@@ -134,7 +134,7 @@ def test_kill_9_and_the_same_command_again(monkeypatch, tmp_path, one_thread, wo
 
 
 def test_sigterm_saves_and_exits_with_143(monkeypatch, tmp_path):
-    words = ["rounds=40", "local.epochs=3", "checkpoint_seconds=1000"]
+    words = ["rounds=20", "local.epochs=3", "checkpoint_seconds=1000"]
     job = start(tmp_path / "ended", *words)
     wait_for_rounds(tmp_path / "ended", 3, job)
     job.send_signal(signal.SIGTERM)
@@ -209,11 +209,12 @@ def test_a_signal_after_the_last_round_ends_a_sweep_and_leaves_the_run_finished(
 
 def interrupted_run(monkeypatch, root, *words):
     """A run folder with two checkpoints, made by a run that was killed."""
-    job = start(root, "rounds=30", "local.epochs=3", "checkpoint_seconds=0", *words)
+    words = ["rounds=18", "local.epochs=3", "checkpoint_seconds=0", *words]
+    job = start(root, *words)
     wait_for_rounds(root, 4, job)
     job.kill()
     job.communicate()
-    return only_folder(root), ["rounds=30", "local.epochs=3", "checkpoint_seconds=0", *words]
+    return only_folder(root), words
 
 
 def test_a_torn_checkpoint_is_refused_and_the_previous_one_used(monkeypatch, tmp_path, capfd):
