@@ -14,10 +14,9 @@ test: install
 
 install: $(STAMP)
 
-# Python compiles what it imports; pip would compile all 13,000 files, most of which nothing imports.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev,cluster]'
+	$(BIN)/python -m pip install --quiet -e '.[dev,cluster]'
 	touch $(STAMP)
 
 bench: install
