@@ -99,7 +99,7 @@ def accuracy_against_emd(runs: pd.DataFrame) -> Figure | None:
 
 
 def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
-    """Figure 5b: the accuracies of the distributions of one EMD."""
+    """Figure 5b: the accuracies of the distributions of one EMD (section 3.2.3; the caption has divergences)."""
     runs = _distinct(runs[runs.target == target])
     runs = runs[runs.groupby(["data", _protocols(runs)]).accuracy.transform("size") > 1]
 
