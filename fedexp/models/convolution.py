@@ -2,13 +2,12 @@
 
 A 5x5 convolution of many channels is one large matrix product of 25 multiplications an output. In Toom-Cook's
 form (Winograd's; Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4) an
-output tile of 4x4 takes an input tile of 8x8 and 64 multiplications: four an output, besides three linear
-transforms that do not grow with the number of channels on the other side. The gradients are the transposed
-maps, computed the same way. In float32 the result differs from a direct convolution's by rounding, about 1e-5
-of its largest value (tests/models/test_convolution.py); `hardware.convolution=direct` does without.
+output tile of 4x4 takes an input tile of 8x8 and 64 multiplications: four an output (3.24 in tiles of 5x5), besides
+three linear transforms that do not grow with the number of channels on the other side. The gradients are the
+transposed maps, computed the same way. In float32 the result differs from a direct convolution's by rounding, about
+1e-5 of its largest value (tests/models/test_convolution.py); `hardware.convolution=direct` does without.
 """
 
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -17,45 +16,55 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-TILE = 4  # outputs a side of a tile
-_POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+_TILES = {3: (4,), 5: (4, 5)}  # by kernel: outputs a side of a tile; larger tiles round 3e-5 and more
+_POINTS = {  # by inputs a side of a tile, where polynomials are evaluated besides infinity
+    6: (0, 1, -1, 2, -2),
+    8: (0, 1, -1, 2, -2, 0.5, -0.5),
+    9: (0.29, -0.29, 0.7, -0.7, 1.13, -1.13, 2.11, -2.11),  # searched for; simple fractions round four times as much
+}
 _TILES_AT_ONCE = 128  # large enough for matrix products, small enough for a core's cache
 
 
-def pays(x: Tensor, weight: Tensor, padding: int) -> bool:
-    """Whether tiles beat a direct convolution of stride 1, forwards and backwards, by multiplications alone.
+def tile_size(x: Tensor, weight: Tensor, padding: int) -> int | None:
+    """The tile's side with the least work, forwards and backwards, by multiplications alone; None: use none.
 
-    They must be 1.7 times fewer, where one of a transform counts four times, since memory limits it (measured
-    over the layers of this package's models on one core; between 1.1 and 2.3 times faster from there on).
+    They must be 1.7 times fewer than a direct convolution's (of stride 1), where one of a transform counts four
+    times, since memory limits it (measured over the layers of this package's models on one core; between 1.1 and
+    2.3 times faster from there on).
     """
     (count, _, height, width), (outputs, channels, r, other) = x.shape, weight.shape
-    high, wide, n = height + 2 * padding - r + 1, width + 2 * padding - r + 1, TILE + r - 1
-    if r != other or r not in (3, 5) or min(high, wide) < TILE or x.dtype != torch.float32 or x.device.type != "cpu":
-        return False
-    tiles = count * -(-high // TILE) * -(-wide // TILE)
-    products = 3 * n * n * channels * outputs
-    transforms = 2 * (2 * n**3 * channels + (n + TILE) * n * TILE * outputs)
-    weights = 2 * (n + r) * n * r * channels * outputs
-    direct = 3 * count * high * wide * r * r * channels * outputs
-    return direct > 1.7 * (tiles * (products + 4 * transforms) + 4 * weights)
+    high, wide = height + 2 * padding - r + 1, width + 2 * padding - r + 1
+    sizes = [tile for tile in _TILES.get(r, ()) if tile <= min(high, wide)]
+    if r != other or not sizes or x.dtype != torch.float32 or x.device.type != "cpu":
+        return None
+
+    def work(tile: int) -> int:
+        n, tiles = tile + r - 1, count * -(-high // tile) * -(-wide // tile)
+        products = 3 * n * n * channels * outputs
+        transforms = 2 * (2 * n**3 * channels + (n + tile) * n * tile * outputs)
+        weights = 2 * (n + r) * n * r * channels * outputs
+        return tiles * (products + 4 * transforms) + 4 * weights
+
+    best, direct = min(sizes, key=work), 3 * count * high * wide * r * r * channels * outputs
+    return best if direct > 1.7 * work(best) else None
 
 
-def tiled(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+def tiled(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: int) -> Tensor:
     """Cross-correlation of stride 1, as torch.nn.functional.conv2d: x [B, C, H, W], weight [O, C, r, r]."""
-    return _Tiled.apply(x, weight, bias, padding)
+    return _Tiled.apply(x, weight, bias, padding, tile)
 
 
 @cache
-def _transforms(r: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the input [n, n], the weight [n, r] and the output [4, n], n = r + 3; each is applied to both sides."""
-    n = TILE + r - 1
-    points = [Fraction(point) for point in _POINTS[: n - 1]]
+def _transforms(tile: int, r: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the input [n, n], the weight [n, r] and the output [tile, n], n = tile + r - 1; each goes to both sides."""
+    n = tile + r - 1
+    points = torch.tensor(_POINTS[n], dtype=torch.float64)
 
-    def values(degree: int) -> list[list[Fraction]]:  # a polynomial's values at the points, the last at infinity
-        return [[p**j for j in range(degree)] for p in points] + [[Fraction(j == degree - 1) for j in range(degree)]]
+    def values(degree: int) -> Tensor:  # a polynomial's values at the points, the last at infinity
+        at_infinity = torch.arange(degree, dtype=torch.float64) == degree - 1
+        return torch.cat([points[:, None] ** torch.arange(degree), at_infinity[None]])
 
-    inverse = torch.linalg.inv(_matrix(values(n)))
-    weight, output = _matrix(values(r)), _matrix(values(TILE)).T
+    inverse, weight, output = torch.linalg.inv(values(n)), values(r), values(tile).T
     scale = weight.abs().sum(1, keepdim=True)  # balances the two sides, so that neither rounds coarsely
     into, of_weight, out = (side.to(dtype).contiguous() for side in (inverse.T * scale, weight / scale, output))
     return into, of_weight, out
@@ -67,74 +76,70 @@ def _both(side: Tensor, x: Tensor) -> Tensor:
     return torch.matmul(side, rows)
 
 
-def _matrix(rows: list[list[Fraction]]) -> Tensor:
-    return torch.tensor([[float(entry) for entry in row] for row in rows], dtype=torch.float64)
-
-
 class _Tiled(Function):
     """[positions, tiles, channels] throughout: a position of the transformed tile is one matrix product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: int) -> Tensor:
         (count, channels, height, width), (outputs, _, r, _) = x.shape, weight.shape
-        into, of_weight, out = _transforms(r, x.dtype)
-        n = TILE + r - 1
+        into, of_weight, out = _transforms(tile, r, x.dtype)
+        n = tile + r - 1
         high, wide = height + 2 * padding - r + 1, width + 2 * padding - r + 1
-        down, across = -(-high // TILE), -(-wide // TILE)
+        down, across = -(-high // tile), -(-wide // tile)
         kernel = _both(of_weight, weight.permute(2, 3, 0, 1)).view(n * n, outputs, channels)
-        padded = x.new_zeros(count, TILE * down + r - 1, TILE * across + r - 1, channels)
+        padded = x.new_zeros(count, tile * down + r - 1, tile * across + r - 1, channels)
         padded[:, padding : padding + height, padding : padding + width] = x.permute(0, 2, 3, 1)
         y = x.new_empty(count, high, wide, outputs)
         step = -(-_TILES_AT_ONCE // (down * across))
         kept = []
         for first in range(0, count, step):
-            tiles = padded[first : first + step].unfold(1, n, TILE).unfold(2, n, TILE)  # [b, down, across, C, n, n]
+            tiles = padded[first : first + step].unfold(1, n, tile).unfold(2, n, tile)  # [b, down, across, C, n, n]
             kept.append(_both(into, tiles.permute(4, 5, 0, 1, 2, 3)).view(n * n, -1, channels))
             product = torch.bmm(kept[-1], kernel.transpose(1, 2)).view(n, n, -1)
-            part = _both(out, product).view(TILE, TILE, -1, down, across, outputs).permute(2, 3, 0, 4, 1, 5)
-            part = part.reshape(-1, TILE * down, TILE * across, outputs)[:, :high, :wide]
+            part = _both(out, product).view(tile, tile, -1, down, across, outputs).permute(2, 3, 0, 4, 1, 5)
+            part = part.reshape(-1, tile * down, tile * across, outputs)[:, :high, :wide]
             if bias is None:
                 y[first : first + step] = part
             else:
                 torch.add(part, bias, out=y[first : first + step])
         ctx.save_for_backward(kernel, *kept)
-        ctx.sizes = (padding, r, height, width, down, across, step, bias is not None)
+        ctx.sizes = (padding, tile, r, height, width, down, across, step, bias is not None)
         return y.permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
         kernel, *kept = ctx.saved_tensors
-        padding, r, height, width, down, across, step, biased = ctx.sizes
-        (squares, outputs, channels), n = kernel.shape, TILE + r - 1
-        into, of_weight, out = _transforms(r, dy.dtype)
+        padding, tile, r, height, width, down, across, step, biased = ctx.sizes
+        (squares, outputs, channels), n = kernel.shape, tile + r - 1
+        into, of_weight, out = _transforms(tile, r, dy.dtype)
         dy = dy.permute(0, 2, 3, 1)
         dkernel = torch.zeros_like(kernel)
         dx = dy.new_empty(len(dy), height, width, channels) if ctx.needs_input_grad[0] else None
         for first, transformed in zip(range(0, len(dy), step), kept):
             part = dy[first : first + step]
-            full = part.new_zeros(len(part), TILE * down, TILE * across, outputs)
+            full = part.new_zeros(len(part), tile * down, tile * across, outputs)
             full[:, : part.shape[1], : part.shape[2]] = part
-            cut = full.view(-1, down, TILE, across, TILE, outputs).permute(2, 4, 0, 1, 3, 5)
+            cut = full.view(-1, down, tile, across, tile, outputs).permute(2, 4, 0, 1, 3, 5)
             dproduct = _both(out.T, cut).view(squares, -1, outputs)
             dkernel.baddbmm_(dproduct.transpose(1, 2), transformed)
             if dx is not None:
                 dtiles = _both(into.T, torch.bmm(dproduct, kernel).view(n, n, -1))
                 dtiles = dtiles.view(n, n, len(part), down, across, channels)
-                whole = _overlap(dtiles, r)
+                whole = _overlap(dtiles, tile)
                 dx[first : first + step] = whole[:, padding : padding + height, padding : padding + width]
         dweight = _both(of_weight.T, dkernel.view(n, n, -1)).view(r, r, outputs, channels).permute(2, 3, 0, 1)
         dbias = dy.sum((0, 1, 2)) if biased else None
-        return None if dx is None else dx.permute(0, 3, 1, 2), dweight.contiguous(), dbias, None
+        return None if dx is None else dx.permute(0, 3, 1, 2), dweight.contiguous(), dbias, None, None
 
 
-def _overlap(tiles: Tensor, r: int) -> Tensor:
-    """Add overlapping tiles [n, n, b, down, across, C], 4 apart, into [b, height, width, C], rounded up to fours."""
+def _overlap(tiles: Tensor, apart: int) -> Tensor:
+    """Add overlapping tiles [n, n, b, down, across, C] into [b, height, width, C], both multiples of `apart`."""
     n, _, count, down, across, channels = tiles.shape
-    blocks = -(-n // TILE)  # a tile touches that many blocks of 4 a side
-    whole = tiles.new_zeros(count, down + blocks - 1, TILE, across + blocks - 1, TILE, channels)
+    blocks = -(-n // apart)  # a tile touches that many its blocks a side
+    whole = tiles.new_zeros(count, down + blocks - 1, apart, across + blocks - 1, apart, channels)
     for i in range(blocks):
         for j in range(blocks):
-            piece = tiles[TILE * i : TILE * (i + 1), TILE * j : TILE * (j + 1)].permute(2, 3, 0, 4, 1, 5)
+            piece = tiles[apart * i : apart * (i + 1), apart * j : apart * (j + 1)].permute(2, 3, 0, 4, 1, 5)
             whole[:, i : i + down, : piece.shape[2], j : j + across, : piece.shape[4]] += piece
-    return whole.view(count, TILE * (down + blocks - 1), TILE * (across + blocks - 1), channels)
+    return whole.view(count, apart * (down + blocks - 1), apart * (across + blocks - 1), channels)

@@ -128,8 +128,10 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.get()
-        if now is not None and now.tiles and self._ordinary() and convolution.pays(x, self.weight, self.padding[0]):
-            return convolution.tiled(x, self.weight, self.bias, self.padding[0])
+        if now is not None and now.tiles and self._ordinary():
+            tile = convolution.tile_size(x, self.weight, self.padding[0])
+            if tile is not None:
+                return convolution.tiled(x, self.weight, self.bias, self.padding[0], tile)
         return super().forward(x)
 
     def _ordinary(self) -> bool:
