@@ -4,13 +4,15 @@ from torch import nn
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.initial import initialise
 
 
-def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512) -> Classifier:
+def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512, initialisation: str = "pytorch") -> Classifier:
     """conv 5x5x32 same, pool 2, conv 5x5x64 same, pool 2, fc `hidden`, fc C, with ReLU.
 
     1x28x28 and 10 classes: 1,663,370 parameters; 62 classes: 1,690,046; other shapes change the input of
     the hidden layer alone. Pooling stands before ReLU: the same function, on a quarter of the entries.
+    initialisation=tensorflow: deviations and biases of 0.1 everywhere, as TensorFlow's MNIST tutorial.
     """
     channels, height, width = shape
     require(min(height, width) >= 4, "model", "mcmahan_cnn", f"needs images of at least 4x4, got {shape}")
@@ -20,4 +22,6 @@ def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512) -> Clas
         nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
         nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), hidden), nn.ReLU(),
     )  # fmt: skip
-    return Classifier(encoder, nn.Linear(hidden, classes))
+    net = Classifier(encoder, nn.Linear(hidden, classes))
+    initialise(net, initialisation, deviations=[0.1] * 4, biases=[0.1] * 4)
+    return net

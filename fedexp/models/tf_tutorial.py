@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.initial import initialise
 
 
 class LocalResponse(nn.Module):
@@ -16,10 +17,11 @@ class LocalResponse(nn.Module):
         return x * (1 + 0.001 / 9 * total) ** -0.75
 
 
-def tf_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
+def tf_cnn(shape: tuple[int, ...], classes: int, initialisation: str = "pytorch") -> Classifier:
     """conv 5x5x64 same, pool 3/2, LRN, conv 5x5x64 same, LRN, pool 3/2, fc 384, fc 192, fc C.
 
     Pools pad as TensorFlow's SAME. 3x24x24 and 10 classes: 1,068,298 parameters; 3x32x32: 1,756,426.
+    initialisation=tensorflow: deviations 0.05 (convolutions), 0.04 and 1 / 192 (head), biases 0 (first, head) and 0.1.
     """
     channels, height, width = shape
     require(min(height, width) >= 8, "model", "tf_cnn", f"needs images of at least 8x8, got {shape}")
@@ -29,4 +31,6 @@ def tf_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
         nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), LocalResponse(), nn.MaxPool2d(3, 2, ceil_mode=True),
         nn.Flatten(), nn.Linear(64 * small, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(),
     )  # fmt: skip
-    return Classifier(encoder, nn.Linear(192, classes))
+    net = Classifier(encoder, nn.Linear(192, classes))
+    initialise(net, initialisation, deviations=[0.05, 0.05, 0.04, 0.04, 1 / 192], biases=[0.0, 0.1, 0.1, 0.1, 0.0])
+    return net

@@ -77,6 +77,33 @@ def test_sizes_and_shares_that_cannot_be_are_refused(build, key, value):
         build((3, 32, 32), 10, **{key: value})
 
 
+@pytest.mark.parametrize(
+    ("build", "deviations", "biases"),
+    [(mcmahan_cnn, [0.1] * 4, [0.1] * 4), (tf_cnn, [0.05, 0.05, 0.04, 0.04, 1 / 192], [0, 0.1, 0.1, 0.1, 0])],
+)
+def test_tensorflows_initial_weights(build, deviations, biases):
+    """A normal distribution cut at two deviations is 0.8796 of one wide."""
+    torch.manual_seed(0)
+    params = Model(build((3, 24, 24), 10, initialisation="tensorflow")).params()
+    weights = [value for name, value in params.items() if name.endswith("weight")]
+    assert [value.unique().tolist() for name, value in params.items() if name.endswith("bias")] == [
+        pytest.approx([bias]) for bias in biases
+    ]
+    for weight, deviation in zip(weights, deviations, strict=True):
+        assert 1.8 * deviation < weight.abs().max() <= 2 * deviation
+        assert weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.05)
+        assert abs(weight.mean()) < 0.05 * deviation
+
+
+@pytest.mark.parametrize("build", [mcmahan_cnn, tf_cnn])
+def test_initial_weights_are_pytorchs_unless_asked_and_others_are_refused(build):
+    torch.manual_seed(0)
+    bound = build((3, 24, 24), 10).encoder[0].weight.abs().max().item()
+    assert bound == pytest.approx(75**-0.5, rel=0.01)  # uniform, to one over the root of the inputs
+    with pytest.raises(ConfigError, match=r"model\.initialisation=keras: must be pytorch"):
+        build((3, 24, 24), 10, initialisation="keras")
+
+
 def test_local_response_is_tensorflows():
     x = torch.rand(1, 12, 1, 1)
     y = LocalResponse()(x)[0, :, 0, 0]
