@@ -38,6 +38,7 @@ def test_constants_of_each_data_set(words, name, batch, large, lr, decay):
     expected = (24, True, True) if "cifar10" in name else (None, False, False)
     assert (shown.crop, shown.flip, shown.standardise) == expected
     assert (shown.mean, shown.std) == ([], [])
+    assert config.model.get("initialisation") == (None if "speech" in name else "tensorflow")
 
 
 def test_data_sharing_runs_for_300_rounds_from_its_own_batch():
