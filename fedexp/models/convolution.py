@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-_TILES = {3: (4,), 5: (4, 5)}  # by kernel: outputs a side of a tile; larger tiles round 3e-5 and more
+_TILES = {3: (4,), 5: (4, 5)}  # by kernel: outputs a side of a tile; larger ones that save time round 2e-5 and more
 _POINTS = {  # by inputs a side of a tile, where polynomials are evaluated besides infinity
     6: (0, 1, -1, 2, -2),
     8: (0, 1, -1, 2, -2, 0.5, -0.5),
@@ -50,7 +50,10 @@ def tile_size(x: Tensor, weight: Tensor, padding: int) -> int | None:
 
 
 def tiled(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: int) -> Tensor:
-    """Cross-correlation of stride 1, as torch.nn.functional.conv2d: x [B, C, H, W], weight [O, C, r, r]."""
+    """Cross-correlation of stride 1, as torch.nn.functional.conv2d: x [B, C, H, W], weight [O, C, r, r].
+
+    tile: as tile_size says.
+    """
     return _Tiled.apply(x, weight, bias, padding, tile)
 
 
@@ -136,7 +139,7 @@ class _Tiled(Function):
 def _overlap(tiles: Tensor, apart: int) -> Tensor:
     """Add overlapping tiles [n, n, b, down, across, C] into [b, height, width, C], both multiples of `apart`."""
     n, _, count, down, across, channels = tiles.shape
-    blocks = -(-n // apart)  # a tile touches that many its blocks a side
+    blocks = -(-n // apart)  # a tile touches that many squares of `apart` a side
     whole = tiles.new_zeros(count, down + blocks - 1, apart, across + blocks - 1, apart, channels)
     for i in range(blocks):
         for j in range(blocks):
