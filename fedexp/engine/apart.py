@@ -24,6 +24,7 @@ from fedexp.tree import Stack, Tree
 
 def train_one_by_one(shop: Workshop, rule: Rule, round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
     """The same in this process, one client after another."""
+    _keep_freed_memory()
     done = [shop.train(rule, round, client, one(sent, row)) for row, client in enumerate(ids)]
     return tree.stack([params for params, _ in done]), torch.stack([loss for _, loss in done])
 

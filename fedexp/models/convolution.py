@@ -22,7 +22,7 @@ _POINTS = {  # by inputs a side of a tile, where polynomials are evaluated besid
     8: (0, 1, -1, 2, -2, 0.5, -0.5),
     9: (0.29, -0.29, 0.7, -0.7, 1.13, -1.13, 2.11, -2.11),  # searched for; simple fractions round four times as much
 }
-_TILES_AT_ONCE = 128  # large enough for matrix products, small enough for a core's cache
+_TILES_AT_ONCE = 512  # large enough for the threads of a matrix product, small enough for a cache
 
 
 def tile_size(x: Tensor, weight: Tensor, padding: int) -> int | None:

@@ -19,8 +19,8 @@ CASES = [  # batch, channels, outputs, height, width, kernel, padding, tile
     (2, 5, 7, 12, 9, 5, 0, 5),
     (2, 6, 4, 8, 11, 3, 1, 4),
     (1, 3, 2, 5, 5, 3, 0, 4),
-    (40, 32, 64, 16, 16, 5, 2, 4),  # more than one chunk
-    (40, 32, 64, 14, 14, 5, 2, 5),
+    (60, 32, 64, 16, 16, 5, 2, 4),  # more than one chunk
+    (60, 32, 64, 14, 14, 5, 2, 5),
 ]
 
 
