@@ -65,7 +65,7 @@ class Workshop:
         buffers = {name: value for name, value in params.items() if name not in weights}
         rows, names, tensors = world.of(client), list(weights), list(weights.values())
         optimizer = Optimizer(tensors, local, local.rate(round), fused=True)
-        base, total, plan = noise_key(self.seed, round, client), 0.0, []
+        base, total = noise_key(self.seed, round, client), 0.0
         plan = batches(self.seed, round, client, len(rows), local)
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], torch.tensor(base + step, device=rows.device)
