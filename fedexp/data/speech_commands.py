@@ -4,6 +4,7 @@ import hashlib
 import re
 import wave
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from tarfile import TarError
 from urllib.error import URLError
@@ -32,6 +33,8 @@ def speech_commands(root: str, transform: Transform, download: bool = True, vali
     or with `validation` joins the training clips. Speakers are the clients of partition=natural.
     ROOT may be the data set's folder, or hold it. Features are computed once and kept beside the clips.
     """
+    needed = "computes its features with librosa, which is not installed: pip install the extra, fedexp[speech]"
+    require(find_spec("librosa") is not None, "dataset", "speech_commands", needed)
     base = _find(Path(root).expanduser(), download)
     files = [sorted((base / word).glob("*.wav")) for word in KEYWORDS]
     missing = [word for word, clips in zip(KEYWORDS, files) if not clips]

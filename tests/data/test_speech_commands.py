@@ -1,6 +1,7 @@
 """Keyword features: the same as torchaudio's, and a folder of made sounds read as the data set."""
 
 import hashlib
+import sys
 import tarfile
 import wave
 
@@ -129,6 +130,12 @@ def test_features_are_kept_until_the_folder_changes(folder, tmp_path):
     assert not torch.equal(torch.load(cache, weights_only=True)["content"], marked)
     cache.write_bytes(b"torn")
     assert len(read(folder).train_y) == len(before.train_y)
+
+
+def test_a_missing_librosa_is_said(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "librosa", None)
+    with pytest.raises(ConfigError, match=r"which is not installed: pip install the extra, fedexp\[speech\]"):
+        read(folder)
 
 
 def test_what_cannot_be_read_is_said(folder, tmp_path, monkeypatch):
