@@ -1,9 +1,19 @@
-"""`python -m fedexp`."""
+"""The command `fedexp`, and `python -m fedexp`."""
 
+import signal
 import sys
 
-from fedexp.main import main
 
-if __name__ == "__main__":
+def run() -> None:
+    """Carry out the command line. Until there is something to save, Ctrl-C ends the program as it stands: imports would
+    make a traceback of it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from fedexp.main import main
+
     sys.argv[0] = "fedexp"  # the command that installing puts beside python: the one that shells can complete
     main()
+
+
+if __name__ == "__main__":
+    run()

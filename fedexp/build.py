@@ -1,49 +1,85 @@
-"""From a checked config to the things of a run: data, world, model, algorithm, tracker."""
+"""From a checked config to the things of a run: data, context, algorithm, measures, reference, tracker."""
 
+import inspect
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_object
+from omegaconf import DictConfig
+from torch import nn
 
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.compression.none import NoCompression
+from fedexp.config.schema import PARTS, arguments, of_fedexp, section
 from fedexp.data import Dataset
+from fedexp.engine import Context
 from fedexp.errors import ConfigError, require
-from fedexp.models import Model
-from fedexp.randomness import key
+from fedexp.measure import Measure
+from fedexp.measure.reference import Reference
+from fedexp.models import Model, pretrained
+from fedexp.partition.quantity import thinned
+from fedexp.privacy.none import NoPrivacy
+from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
-from fedexp.settings import arguments
-from fedexp.world import World
+from fedexp.selection.uniform import Uniform
+from fedexp.server_optimizer.sgd import Sgd
+from fedexp.system.none import Ideal
+from fedexp.world import Noise, World
 
+_MOST_STEPS = 10**6  # of a vectorized round, whose batches are laid out before it begins
 # What a constructor raises for values that it cannot work with and did not check.
-_REFUSALS = (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, MemoryError, InstantiationException)
+_REFUSALS = (
+    ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError, MemoryError, OSError,
+    InstantiationException,
+)  # fmt: skip
+_KINDS = {  # what the groups' constructors must give
+    "dataset": Dataset, "partition": list, "model": nn.Module, "algorithm": FedAvg, "tracking": Tracker,
+    "selection": Uniform, "server_optimizer": Sgd, "compression": NoCompression, "privacy": NoPrivacy,
+    "system": Ideal,
+}  # fmt: skip
 
 
 def construct(node: DictConfig, **given: Any) -> Any:
-    """Call a group's constructor with its keys and what fedexp gives. Raises ConfigError where that fails."""
+    """Call a group's constructor with its keys and what fedexp gives. Raises ConfigError where that fails, or gives
+    something else than the group is for."""
+    group, target = str(node._key()), node["_target_"]
     try:
-        own = {
-            name: instantiate(_part(value)) if isinstance(value, dict) and "_target_" in value else value
-            for name, value in arguments(node).items()
-        }
-        return get_object(node["_target_"])(**own, **given)
+        found, kind = _call(group, arguments(node), target, given), _KINDS[group]
+        require(isinstance(found, kind), f"{group}._target_", target, f"gives no {kind.__name__}")
+        return found
     except ConfigError:
         raise
     except _REFUSALS as error:
-        refusal = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
-        if isinstance(refusal, ConfigError):
-            raise refusal from None
-        said, where = " ".join(str(refusal).split()), traceback.extract_tb(refusal.__traceback__)[:2][-1]
-        reason = f"{type(refusal).__name__}: {said}, {Path(where.filename).name}:{where.lineno}"
-        raise ConfigError(str(node._key()), node.get("name"), f"cannot be built of its keys ({reason})") from refusal
+        said, where = " ".join(str(error).split()), traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {said}, {Path(where.filename).name}:{where.lineno}"
+        raise ConfigError(group, node.get("name"), f"cannot be built of its keys ({reason})") from error
 
 
-def _part(node: dict[str, Any]) -> dict[str, Any]:
-    """A constructor within a group, without the `name` that it has as a group's choice of its own."""
-    return {name: value for name, value in node.items() if name != "name"}
+def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) -> Any:
+    """A constructor's result; keys that are constructors themselves (algorithm.clustering) are called first, and are
+    given the same. Errors name the key where it stands."""
+    own = {}
+    for name, value in keys.items():
+        if isinstance(value, dict) and "_target_" in value:
+            inner = {key: each for key, each in value.items() if key not in ("name", "_target_")}
+            accepted = inspect.signature(get_object(value["_target_"])).parameters
+            try:
+                shared = {key: each for key, each in given.items() if key in accepted}
+                own[name] = _call(f"{group}.{name}", inner, value["_target_"], shared)
+            except ConfigError as error:
+                outer, _, last = error.key.partition(".")
+                told = outer != group or error.key.startswith(f"{group}.{name}.")
+                raise ConfigError(error.key if told else f"{group}.{name}.{last}", error.value, error.right) from error
+        else:
+            own[name] = value
+    constructor = get_object(target)
+    hints = get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    own = {name: str(value) if hints.get(name) is str else value for name, value in own.items()}  # a folder called 2024
+    return constructor(**own, **given)
 
 
 def build_dataset(config: DictConfig) -> Dataset:
@@ -51,34 +87,115 @@ def build_dataset(config: DictConfig) -> Dataset:
     return construct(config.dataset)
 
 
+def build_context(config: DictConfig, dataset: Dataset) -> Context:
+    """The world and the freshly initialised model on the device, and the settings of local training."""
+    world = build_world(config, dataset)
+    model = build_model(config, world)
+    local, hardware = section(config, "local"), section(config, "hardware")
+    vectorized = hardware.engine == "vectorized" or (hardware.engine == "auto" and world.device.type == "cuda")
+    key = "epochs" if local.steps is None else "steps"
+    require(
+        not vectorized or local.schedule(int(world.sizes.max()))[1] <= _MOST_STEPS, f"local.{key}", getattr(local, key),
+        f"must make at most {_MOST_STEPS} steps a round with hardware.engine=vectorized; use hardware.engine=workers",
+    )  # fmt: skip
+    return Context(model, world, local, hardware, config.clients_per_round, config.rounds, config.seed)
+
+
 def build_world(config: DictConfig, dataset: Dataset) -> World:
-    """Partition the examples and move them to the device."""
-    hardware = OmegaConf.to_object(config.hardware)
+    """Partition the examples, hold some out, and move them to the device."""
+    hardware = section(config, "hardware")
+    count = len(dataset.train_y)
+    require(
+        config.clients <= count, "clients", config.clients,
+        f"there are only {count} training examples to share; use at most as many clients",
+    )  # fmt: skip
     parts = construct(config.partition, dataset=dataset, clients=config.clients, seed=config.seed)
+    for part in parts:
+        ids = isinstance(part, torch.Tensor) and part.dim() == 1 and part.dtype == torch.int64
+        require(
+            ids and (len(part) == 0 or bool(part.min() >= 0 and part.max() < count)),
+            "partition._target_", config.partition["_target_"], f"must give int64 tensors of ids from 0 to {count - 1}",
+        )  # fmt: skip
     sizes = torch.tensor([len(part) for part in parts])
     require(
         len(parts) == config.clients and bool((sizes > 0).all()), "clients", config.clients,
         f"the partition left {int((sizes == 0).sum())} clients without examples; use fewer clients or less skew",
     )  # fmt: skip
+    skew, holdout, noise = (of_fedexp(config, "partition", name) for name in ("quantity_skew", "holdout", "noise"))
+    if skew is not None:
+        parts = thinned(parts, dataset.train_y, skew, config.seed)
+    train, held = hold_out(parts, float(holdout), config.seed)
     world = World(
-        dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y, torch.cat(parts).long(), sizes,
+        dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y,
+        torch.cat(train).long(), torch.tensor([len(part) for part in train]),
         dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
+        torch.cat(held).long(), torch.tensor([len(part) for part in held]),
+        noise=noise_by_client(dataset, parts, noise, config.seed) if noise else None,
     )  # fmt: skip
     return world.to(hardware.torch_device)
 
 
+def noise_by_client(dataset: Dataset, parts: list[torch.Tensor], noise: float, seed: int) -> Noise:
+    """Noise that grows from none for the first client to a deviation of `noise` for the last, in equal steps: the
+    feature skew of NIID-Bench (Li et al., ICDE 2022), as its published code has it.
+
+    Raises ConfigError where an example has several owners, and so no deviation of its own, or where it is no number.
+    """
+    images = dataset.train_x.dtype == torch.uint8 or dataset.train_x.is_floating_point()
+    require(images, "partition.noise", noise, f"is for numbers, and {dataset.name} has tokens")
+    held = torch.cat(parts)
+    require(len(held.unique()) == len(held), "partition.noise", noise, "this partition gives an example to several")
+    require(len(parts) > 1, "partition.noise", noise, "is in steps from client to client; use clients of at least 2")
+    deviation = torch.zeros(len(dataset.train_y))
+    for client, part in enumerate(parts):
+        deviation[part] = noise * client / (len(parts) - 1)
+    return Noise(deviation, key(seed, "feature noise") >> 1)
+
+
+def hold_out(parts: list[torch.Tensor], share: float, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Each client's example ids, without those held out, and those: `share` of them, but never all."""
+    if share == 0:
+        return parts, [part[:0] for part in parts]
+    train, held = [], []
+    for client, part in enumerate(parts):
+        order = part[torch.randperm(len(part), generator=generator(seed, "holdout", client))]
+        count = min(len(part) - 1, max(1, round(share * len(part))))
+        require(
+            count > 0, "partition.holdout", share,
+            f"client {client} has one example, of which none can be held out; use fewer clients",
+        )  # fmt: skip
+        held.append(order[:count])
+        train.append(part[~torch.isin(part, order[:count])])
+    return train, held
+
+
 def build_model(config: DictConfig, world: World) -> Model:
-    """The freshly initialised model, on the device: the same for a seed whatever the algorithm."""
+    """The initial model, on the device, the same for a seed whatever the algorithm: random, or below its head given."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "model"))
         net = construct(config.model, shape=world.shape, classes=world.classes)
-    return Model(net.to(world.device, world.dtype))
+    source = of_fedexp(config, "model", "pretrained")
+    if source is not None:
+        pretrained.load(net, str(source))
+    model = Model(net.to(world.device, world.dtype))
+    model.pretrained = source
+    return model
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:
-    return construct(
-        config.algorithm, clients_per_round=config.clients_per_round, local=OmegaConf.to_object(config.local)
-    )
+    """The algorithm with its parts."""
+    return construct(config.algorithm, **{part: construct(config[part]) for part in PARTS})
+
+
+def build_measures(config: DictConfig) -> list[Measure]:
+    """The functions that the config's `measures` names, in its order."""
+    return [get_object(path) for path in config.measures.values() if path is not None]
+
+
+def build_reference(config: DictConfig, ctx: Context, stopped: Callable[[], bool]) -> Reference:
+    """Of a run whose last stage is in `ctx`."""
+    last = config.rounds if config.reference_rounds is None else min(config.rounds, config.reference_rounds)
+    return Reference(0 if config.reference is None else last, ctx, stopped)
 
 
 def build_tracker(config: DictConfig) -> Tracker:

@@ -1,124 +1,117 @@
 """The command line: compose the config, check it, build and run."""
 
 import os
-import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp.compose import NoConfig
-from fedexp.engine.client import Interrupted
-from fedexp.errors import ConfigError, require
-from fedexp.explain import explain
-from fedexp.record.folder import Busy, RunFolder
-from fedexp.run import run
-from fedexp.settings import check
-from fedexp.sweep import Incomplete
+import fedexp
+from fedexp import launch
+from fedexp.cli import PROGRAMS, carry_out
+from fedexp.cli.closing import compare, dry_run
+from fedexp.cli.usage import usage
+from fedexp.config.compose import CONF, NoConfig, lists, refuse_tables
+from fedexp.config.explain import exit_code, say
+from fedexp.config.schema import GROUPS, check
+from fedexp.config.words import in_order
+from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
+from fedexp.record.folder import RunFolder
+from fedexp.record.result import value
+from fedexp.record.terminal import lasting_output
+from fedexp.sweep.sweeper import FedexpSweeper  # which conf/hydra/sweeper names
 
-PACKAGE = Path(__file__).parent
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # a wheel; a checkout
 
-_NO_NAME = re.compile(r"(null|true|false|[-+]?[\d._]+(e[-+]?\d+)?)?", re.IGNORECASE)  # Hydra reads no string here
+@lasting_output()
+def main() -> None:
+    """A run or a sweep, with or without the first word `run`; or, where that names one of fedexp/cli, that program.
+
+    Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
+    in use; 143 SIGTERM; 130 Ctrl-C; 129 a terminal that is gone.
+    """
+    words = sys.argv[1:]
+    if words and words[0] in PROGRAMS:
+        sys.exit(carry_out(words[0], words[1:]))
+    if words and words[0] == "run":
+        sys.argv[1:] = words = words[1:]
+    if "--version" in words:
+        print(f"fedexp {fedexp.__version__}")
+        return
+    if {"--help", "-h"} & {*words}:
+        sys.exit(exit_code(lambda words: usage(words, PROGRAMS), words))
+    if _is_dry(words):
+        overrides = [word for word in words if "=" in word and not word.startswith("-")]
+        sys.exit(exit_code(dry_run, overrides))
+    FedexpSweeper.closing = staticmethod(compare)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
+    if code := exit_code(_hydra, lists(_for_every_cell(words))):
+        sys.exit(code)
+
+
+def _hydra(words: list[str]) -> None:
+    """Hand the words to Hydra. Raises NoConfig for whatever happens before a run or a sweep has begun."""
+    sys.argv[1:] = in_order(words)
+    try:
+        entry()
+    except Exception as error:
+        explained = isinstance(error, ConfigError | HydraException | OmegaConfBaseException)
+        if explained or _reached(error, entry.__wrapped__) or _reached(error, FedexpSweeper.sweep):
+            raise
+        raise NoConfig(words, error) from error
+
+
+def _reached(error: Exception, function: Callable[..., Any]) -> bool:
+    """Whether the error was raised within a call of this function."""
+    return any(frame.f_code is function.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-def entry(config: DictConfig) -> dict[str, Any]:
-    """One job. In a multirun its errors go to the sweeper; alone it ends the program by `main`."""
+def entry(config: DictConfig) -> Any:
+    """One run: its result.json, or what `metric` names of it where another sweeper asks, which searches. In a sweep
+    errors go to the sweeper; alone the run ends the program here, past Hydra, which would show a traceback."""
     alone = HydraConfig.get().mode == RunMode.RUN
     try:
         if alone:
-            for key in ("table", "scale"):
-                require(
-                    set(config[key]) <= {"name"}, key, config[key].get("name"),
-                    "is for sweeps of many runs; add --multirun (-m)",
-                )  # fmt: skip
+            refuse_tables(config, "is for sweeps of many runs; add --multirun (-m)")
         check(config)
-        return run(config)
-    except (Busy, Interrupted) as error:
-        if not alone:
-            raise
-        raise _Ended(error) from error
+        from fedexp.experiment import run  # only now: composing and refusing take no torch
+
+        searched = not alone and not HydraConfig.get().sweeper._target_.endswith(".fedexp.Sweep")
+        require(not searched or config.metric is not None, "metric", None, "must name what is searched: best_accuracy")
+        result = run(config)
+        return value(result, config.metric) if searched else result
     except Exception as error:
-        if alone and isinstance(error, ConfigError):
-            raise _Ended(error) from error
-        folder = RunFolder(config)
-        if not alone or folder.path.is_dir():  # of a sweep's run it is the only trace
-            folder.write_error(traceback.format_exc())
+        if alone and isinstance(error, ConfigError | Busy | Interrupted | Unsaved | WorkerDied):
+            sys.exit(say(error))  # past Hydra, which would show a traceback
+        if not isinstance(error, Busy | Interrupted):
+            _leave(error, config, always=not alone)
         raise
 
 
-class _Ended(BaseException):
-    """Carries an error past Hydra, which would print a traceback for it."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def main() -> None:
-    """Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
-    in use; 143 SIGTERM; 130 Ctrl-C."""
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
-    with one_line_errors(sys.argv[1:]):
-        entry()
+def _is_dry(words: Sequence[str]) -> bool:
+    """Whether a sweep is to be listed and not carried out: --dry-run, or --cfg job of many runs."""
+    sweeps = {"-m", "--multirun"} & {*words} or any(word.lstrip("+").startswith("table=") for word in words)
+    return "--dry-run" in words or (bool(sweeps) and any(word.startswith(("--cfg", "-c")) for word in words))
 
 
-def composed(words: list[str]) -> DictConfig:
-    """The checked config of a command line, for the programs beside the main one."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", overrides=words)
-    check(config)
-    return config
+def _leave(error: Exception, config: DictConfig, always: bool) -> None:
+    """Write the error into the run's folder, if there is one; `always`: of a sweep's run it is the only trace."""
+    folder = RunFolder(config)
+    if launch.is_first() and (always or folder.path.is_dir()):
+        folder.write_error("".join(traceback.format_exception(error)))
 
 
-def answer_help(words: list[str], usage: str | None) -> None:
-    """End a program beside the main one with its usage, where that is what it was asked for."""
-    if "--help" in words or "-h" in words:
-        print(usage)
-        sys.exit(0)
-
-
-@contextmanager
-def one_line_errors(words: list[str]) -> Iterator[None]:
-    """Errors that are the user's to mend end the program with one line and an exit code, not a traceback."""
-    try:
-        refuse_choices_without_name(words)
-        yield
-    except _Ended as ended:
-        sys.exit(_say(ended.error))
-    except NoConfig as error:
-        print(f"fedexp: {explain(error, error.words, CONF)}", file=sys.stderr)
-        sys.exit(2)
-    except (ConfigError, Busy, Interrupted, Incomplete) as error:
-        sys.exit(_say(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        print(f"fedexp: {explain(error, words, CONF)}", file=sys.stderr)
-        sys.exit(2)
-
-
-def refuse_choices_without_name(words: list[str]) -> None:
-    """`algorithm=null`, `algorithm=3` name no option; Hydra would show a traceback for them."""
-    for word in words:
-        group, given, option = word.lstrip("+").partition("=")
-        require(bool(group or not given), "words", word, "must be KEY=VALUE")
-        if (CONF / group).is_dir() and given and _NO_NAME.fullmatch(option):
-            known = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
-            raise ConfigError(group, option, f"names no option; known: {known}")
-
-
-def _say(error: Exception) -> int:
-    if isinstance(error, Interrupted):
-        print("fedexp: interrupted; the same command goes on from here", file=sys.stderr)
-        return 128 + (error.args[0] if error.args else 2)
-    print(f"fedexp: {error}", file=sys.stderr)
-    return {Busy: 75, Incomplete: 1}.get(type(error), 2)
+def _for_every_cell(words: list[str]) -> list[str]:
+    """In a table's sweep, whose cells choose their groups, a group's key is set in all of them, as elsewhere:
+    `dataset.root=FOLDER` becomes `++dataset.root=FOLDER`."""
+    if not any(word.lstrip("+").startswith("table=") for word in words):
+        return words
+    of_a_cell = tuple(f"{group}." for group in GROUPS)
+    return [f"++{word}" if word.startswith(of_a_cell) else word for word in words]

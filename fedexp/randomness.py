@@ -40,11 +40,16 @@ def mix(value: Tensor) -> Tensor:
     return value ^ (value >> 13)
 
 
-def uniform(keys: Tensor, count: int, stream: int = 0) -> Tensor:
-    """Uniform numbers in [0, 1) from int64 keys [...]: float32 [..., count], a pure function of (key, stream).
+def integers(keys: Tensor, count: int, stream: int = 0) -> Tensor:
+    """Uniform numbers from 0 to 2**31 - 1 from int64 keys [...]: int64 [..., count], a pure function of (key, stream).
 
-    Dropout and augmentation draw with it, so that one client and a whole cohort see the same numbers.
+    So that one client and a whole cohort see the same numbers.
     """
     counter = torch.arange(count, device=keys.device) + (stream << 24)
-    numbers = mix(mix(keys).unsqueeze(-1) * 0x2545F49 + mix(counter)).float() / 2**31
+    return mix(mix(keys).unsqueeze(-1) * 0x2545F49 + mix(counter))
+
+
+def uniform(keys: Tensor, count: int, stream: int = 0) -> Tensor:
+    """The same in [0, 1): float32 [..., count]. Dropout and augmentation draw with it."""
+    numbers = integers(keys, count, stream).float() / 2**31
     return numbers.clamp(max=1 - 2**-24)  # float32 rounds the 64 largest of the 2**31 up to 1

@@ -1,255 +1,154 @@
-"""The typed schema of the config, the checks across keys, and the fingerprint of a run."""
+"""Settings of local training and of the hardware that it runs on. torch is imported only where one asks for it, so
+that configs are composed and checked without."""
 
-import hashlib
-import inspect
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, make_dataclass
-from pathlib import Path
-from typing import Any, get_type_hints
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
-from hydra.core.config_store import ConfigStore
-from hydra.utils import get_object
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from fedexp import launch
+from fedexp.bounds import Above, AtLeast, OneOf, Within, check_fields
+from fedexp.errors import ConfigError, require
 
-from fedexp.engine import Hardware, Local
-from fedexp.errors import ConfigError, nearest, require
+if TYPE_CHECKING:
+    import torch
 
-GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
-GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
-    "dataset": set(),
-    "partition": {"dataset", "clients", "seed"},
-    "model": {"shape", "classes"},
-    "algorithm": {"clients_per_round", "local"},
-}
+OPTIMIZERS = ("sgd", "adam")
 
 
-@dataclass
-class Measures:
-    """What is measured besides what every run measures. reference: null, or centralized (reference.py).
-    reference_rounds: stop it after so many rounds, the last of which is evaluated; null: never. The first
-    synchronisation is what the paper's figures need, and costs one round.
+@dataclass(frozen=True)
+class Local:
+    """How a client trains: epochs over its examples, or a number of steps where `steps` is given.
+
+    lr_decay multiplies the learning rate once a round. max_grad_norm clips the gradient that is applied.
+    drop_last leaves out an epoch's last partial batch (a client with fewer examples than one batch still
+    trains on them). optimizer: sgd or adam, started afresh every round.
     """
 
-    reference: str | None = None
-    reference_rounds: int | None = None
+    epochs: Annotated[int, Within(1, 1e9)] = 5
+    steps: Annotated[int | None, Within(1, 1e18)] = None  # their numbers must fit 63 bits
+    batch_size: Annotated[int, AtLeast(1)] = 10
+    lr: Annotated[float, Above(0)] = 0.1
+    momentum: Annotated[float, Within(0, 1, open_above=True)] = 0.0
+    weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    lr_decay: Annotated[float, Within(0, 1, open_below=True)] = 1.0
+    max_grad_norm: Annotated[float | None, Above(0)] = None
+    drop_last: bool = False
+    optimizer: Annotated[str, OneOf(*OPTIMIZERS)] = "sgd"
 
-    def check(self) -> None:
-        """Raise ConfigError for a value that cannot work."""
+    def __post_init__(self) -> None:
+        check_fields(self, "local")
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round (from 0)."""
+        return self.lr * self.lr_decay**round
+
+    def schedule(self, size: int) -> tuple[int, int]:
+        """(batches an epoch, batches a round) of a client with `size` examples."""
+        whole = size // self.batch_size if self.drop_last else -(-size // self.batch_size)
+        epoch = max(1, whole)
+        return epoch, self.steps if self.steps is not None else epoch * self.epochs
+
+    def shortened(self, work: int | None) -> "Local":
+        """The same with so many epochs, or steps where `steps` is given; None: as many as there are."""
+        if work is None:
+            return self
+        return replace(self, epochs=work) if self.steps is None else replace(self, steps=work)
+
+    def path(self, steps: "torch.Tensor") -> "torch.Tensor":
+        """Momentum SGD's effective number of steps: how far S `steps` of a constant gradient lead, in learning rates:
+        float64, as `steps`.
+
+        With momentum rho step s moves by 1 + rho + ... + rho^(s-1) gradients, which sums over S steps to
+        (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho); without, to S.
+        """
+        rho, steps = self.momentum, steps.double()
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+    def examples(self, size: int) -> int:
+        """How many examples a client with `size` of them goes through in a round."""
+        epoch, steps = self.schedule(size)
+        whole = min(size, epoch * self.batch_size)  # an epoch's
+        return steps // epoch * whole + min(steps % epoch * self.batch_size, whole)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (NVIDIA's, for products and convolutions), bfloat16
+    (autocast) or float64. engine: workers (a process a core), vectorized (the cohort as one stack) or
+    auto. workers: how many processes, auto = one a core, or as many as can be started; one that dies, or is stopped
+    for 10 seconds, is replaced, and its client trained again. clients_at_once: rows of a vectorized cohort, auto =
+    the whole cohort, halved whenever memory runs out. convolution: auto (large ones in tiles on a CPU in
+    float32, which is faster and rounds a little differently) or direct. compile: a vectorized cohort's local step is
+    traced whole by torch.compile, which fuses its kernels and needs a C++ compiler. client_memory: where algorithms
+    keep what every client remembers from round to round: device, or cpu, from where participants' rows come and go
+    each round.
+    """
+
+    device: str = "auto"
+    precision: Annotated[str, OneOf("float32", "tf32", "bfloat16", "float64")] = "float32"
+    engine: Annotated[str, OneOf("auto", "workers", "vectorized")] = "auto"
+    workers: str = "auto"
+    clients_at_once: str = "auto"
+    convolution: Annotated[str, OneOf("auto", "direct")] = "auto"
+    compile: bool = False
+    client_memory: Annotated[str, OneOf("device", "cpu")] = "device"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "hardware")
         require(
-            self.reference in (None, "centralized"), "measures.reference", self.reference, "must be null or centralized"
-        )
-        rounds = self.reference_rounds
-        require(rounds is None or rounds >= 1, "measures.reference_rounds", rounds, "must be at least 1, or null")
-        require(
-            rounds is None or self.reference is not None, "measures.reference_rounds", rounds,
-            "there is no reference to stop; add measures.reference=centralized, or leave this null",
+            self.device in ("auto", "cpu") or self.device.split(":")[0] == "cuda",
+            "hardware.device", self.device, "must be auto, cpu, cuda or cuda:N",
         )  # fmt: skip
+        require(
+            ":" not in self.device or launch.count() == 1, "hardware.device", self.device,
+            "each process of a run has a GPU of its own, which torchrun chooses; use cuda",
+        )  # fmt: skip
+        if self.device.startswith("cuda"):
+            import torch
 
+            count = torch.cuda.device_count()
+            index = self.device.partition(":")[2] or "0"
+            require(count > 0, "hardware.device", self.device, "no CUDA device here; use cpu or auto")
+            require(
+                index.isdigit() and int(index) < count,
+                "hardware.device", self.device, f"this machine has cuda:0 to cuda:{count - 1}",
+            )  # fmt: skip
+        for name in ("workers", "clients_at_once"):
+            value = str(getattr(self, name))
+            if value != "auto" and not (value.isdigit() and int(value) > 0):
+                raise ConfigError(f"hardware.{name}", value, "must be auto or a number of at least 1")
 
-@dataclass
-class Settings:
-    """Run-level keys. The groups are free: each file names its constructor and that one's arguments."""
+    @property
+    def torch_device(self) -> "torch.device":
+        import torch
 
-    dataset: dict[str, Any] = field(default_factory=dict)
-    partition: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
-    algorithm: dict[str, Any] = field(default_factory=dict)
-    hardware: Hardware = field(default_factory=Hardware)
-    tracking: dict[str, Any] = field(default_factory=dict)
-    clients: int = 100
-    clients_per_round: int = 10
-    rounds: int = 100
-    seed: int = 0
-    evaluate_every: int = 1
-    local: Local = field(default_factory=Local)
-    targets: list[float] = field(default_factory=list)
-    measures: Measures = field(default_factory=Measures)
-    evaluate_clients: str = "none"
-    output_root: str = "outputs"
-    checkpoint_seconds: float = 30.0
-    exhibit_every: int = 0
-    paper: str | None = None
-    table: dict[str, Any] = field(default_factory=dict)  # +table=NAME: a sweep of runs (fedexp/table.py)
-    scale: dict[str, Any] = field(default_factory=dict)  # +scale=NAME: a sweep made smaller (fedexp/scale.py)
+        if self.device not in ("auto", "cuda") or not torch.cuda.is_available():
+            return torch.device("cpu" if self.device == "auto" else self.device)
+        found, wanted = torch.cuda.device_count(), launch.local_count()
+        require(
+            wanted <= found or wanted == 1, "LOCAL_WORLD_SIZE", wanted,
+            f"this machine has {found} GPUs, and each process needs its own; use torchrun --nproc-per-node={found}, or "
+            "hardware.device=cpu",
+        )  # fmt: skip
+        return torch.device("cuda", launch.local_rank()) if launch.count() > 1 else torch.device("cuda")
 
+    @property
+    def memory_device(self) -> "torch.device | None":
+        import torch
 
-ConfigStore.instance().store(name="schema", node=Settings)
+        return torch.device("cpu") if self.client_memory == "cpu" else None
 
+    @property
+    def dtype(self) -> "torch.dtype":
+        import torch
 
-def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
-    """`${choose:${dataset.name},{fmnist:204},231}` in a YAML file: a constant that depends on another choice.
+        return torch.float64 if self.precision == "float64" else torch.float32
 
-    Without a last value, a choice that the table lacks is an error.
-    """
-    if value in table:
-        return table[value]
-    if not otherwise:
-        known = ", ".join(map(str, table))
-        raise ValueError(f"there is no value for {value}, only for {known}; give this key yourself")
-    return otherwise[0]
+    @property
+    def cores(self) -> int:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-
-def called(target: str | None) -> str:
-    """`${called:${._target_}}`: what an own class or function, given as package.module.name, is called."""
-    return (target or "own").rsplit(".", 1)[-1]
-
-
-OmegaConf.register_new_resolver("choose", choose, replace=True)
-OmegaConf.register_new_resolver("called", called, replace=True)
-
-
-def check(config: DictConfig) -> None:
-    """Raise ConfigError for any value or combination that cannot work, before anything is built."""
-    try:
-        OmegaConf.to_container(config, resolve=True)
-    except InterpolationResolutionError as error:
-        reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
-        raise ConfigError(error.full_key, None, reason) from error
-    at_least_one = ("clients", "clients_per_round", "rounds", "evaluate_every")
-    for name in at_least_one:
-        require(config[name] >= 1, name, config[name], "must be at least 1")
-    require(
-        config.clients_per_round <= config.clients, "clients_per_round", config.clients_per_round,
-        f"must be at most clients={config.clients}",
-    )  # fmt: skip
-    for target in config.targets:
-        require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
-    whose = ("none", "participants", "all")
-    require(
-        config.evaluate_clients in whose,
-        "evaluate_clients",
-        config.evaluate_clients,
-        f"must be one of {', '.join(whose)}",
-    )
-    require(config.checkpoint_seconds >= 0, "checkpoint_seconds", config.checkpoint_seconds, "must be at least 0")
-    require(
-        config.exhibit_every >= 0,
-        "exhibit_every",
-        config.exhibit_every,
-        "must be at least 0 (0: at the end only)",
-    )
-    OmegaConf.to_object(config.local).check()
-    OmegaConf.to_object(config.hardware).check()
-    OmegaConf.to_object(config.measures).check()
-    for group in GROUPS:
-        check_arguments(group, config[group], GIVEN[group])
-    check_arguments("tracking", config.tracking, set())
-    _check_stages(config)
-
-
-def _check_stages(config: DictConfig) -> None:
-    """An algorithm whose last stage begins after `encoder_rounds` would otherwise end without having begun it."""
-    first = config.algorithm.get("encoder_rounds")
-    require(
-        first is None or config.rounds > first, "rounds", config.rounds,
-        f"must be above algorithm.encoder_rounds={first}, after which encoders are concatenated and a head is trained",
-    )  # fmt: skip
-
-
-def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
-    """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type."""
-    require(
-        node.get("_target_") is not None,
-        f"{group}._target_",
-        None,
-        "must name a class or function, e.g. package.module.name",
-    )
-    try:
-        target = get_object(node["_target_"])
-    except Exception as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(f"{group}._target_", node["_target_"], f"cannot be imported ({why})") from error
-    parameters = inspect.signature(target).parameters
-    own = {name: value for name, value in arguments(node).items() if name != "_partial_"}
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        for name in own:
-            known = set(parameters) - given
-            if name not in known:
-                raise ConfigError(f"{group}.{name}", own[name], f"no such key; {nearest(name, known)}")
-    for name, parameter in parameters.items():
-        missing = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-        if missing and name not in given and name not in own:
-            raise ConfigError(f"{group}.{name}", None, "must be given")
-    _check_types(group, target, own)
-    for name, value in own.items():
-        if isinstance(value, dict) and "_target_" in value:  # a constructor within the group
-            later = given if value.get("_partial_") else set()  # what is given to it when it is called
-            check_arguments(f"{group}.{name}", OmegaConf.create(value), later)
-
-
-def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
-    """OmegaConf's own conversion rules, against the constructor's type hints."""
-    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    for name, value in own.items():
-        if isinstance(value, dict) and "_target_" in value:
-            continue
-        try:
-            schema = OmegaConf.structured(make_dataclass("Schema", [(name, hints.get(name, Any), MISSING)]))
-        except OmegaConfBaseException:
-            continue  # a type that YAML cannot express: the constructor's own business
-        try:
-            OmegaConf.merge(schema, {name: value})
-        except OmegaConfBaseException as error:
-            raise ConfigError(f"{group}.{name}", value, str(error).splitlines()[0]) from error
-
-
-def arguments(node: DictConfig) -> dict[str, Any]:
-    """The constructor's arguments of a group, as plain values (`name` and `source` are for people and reports)."""
-    plain = OmegaConf.to_container(node, resolve=True)
-    return {key: value for key, value in plain.items() if key not in ("name", "source", "_target_")}
-
-
-# Keys that cannot change a result: where it runs, who watches, where it is written.
-_WITHOUT_EFFECT = (
-    "hardware",
-    "tracking",
-    "output_root",
-    "checkpoint_seconds",
-    "exhibit_every",
-    "paper",
-    "table",
-    "scale",
-)
-# Keys that say which draw of one protocol a run is: reports put such runs together.
-DRAWS = ("seed", "algorithm.seed", "partition.distribution")
-
-
-def relevant(config: DictConfig) -> dict[str, Any]:
-    """The resolved keys that can change the result or what it holds (of hardware: how numbers are rounded)."""
-    plain = OmegaConf.to_container(config, resolve=True)
-    kept = {key: value for key, value in plain.items() if key not in _WITHOUT_EFFECT}
-    if not plain["measures"]["reference"]:
-        del kept["measures"]  # a measure that is off is no part of a run's name
-    kept["precision"] = plain["hardware"]["precision"]
-    if (convolution := plain["hardware"].get("convolution", "auto")) != "auto":
-        kept["convolution"] = convolution
-    for group in GROUPS:
-        kept[group].pop("name", None)
-    named = "download" in kept["dataset"]  # a known data set, wherever it lies; else the folder is the data
-    for key in ("source", "download", *(["root"] if named else [])):
-        kept["dataset"].pop(key, None)
-    if kept["dataset"].get("root") is not None:
-        kept["dataset"]["root"] = str(Path(str(kept["dataset"]["root"])).expanduser().absolute())
-    return kept
-
-
-def fingerprint(config: DictConfig) -> str:
-    """Ten hexadecimal digits that name every key that can change the result, and nothing else."""
-    text = json.dumps(relevant(config), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-
-
-def data_used(dataset: Mapping[str, Any]) -> str:
-    """The data set's name, and where `source` says that it is not the original, what it is: "cifar10 (JPEG copy)"."""
-    name, source = str(dataset.get("name", "own")), dataset.get("source")
-    return f"{name} ({source})" if source else name
-
-
-def readable(config: DictConfig) -> str:
-    """What a run is, for people: data set, partition, algorithm, seed."""
-    names = [str(config[group].get("name", "own")) for group in ("partition", "model", "algorithm")]
-    parts = [data_used(config.dataset), *names, f"seed{config.seed}"]
-    return "-".join(re.sub(r"[^\w.=+-]+", "_", part).strip("_") for part in parts)
+    @property
+    def worker_count(self) -> int:
+        """In each process of a run, of which those on one machine share its cores."""
+        return max(1, self.cores // launch.local_count()) if self.workers == "auto" else int(self.workers)

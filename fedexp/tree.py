@@ -13,6 +13,8 @@ Params = dict[str, Tensor]
 Stack = dict[str, Tensor]
 Tree = dict[str, Any]  # nested dicts whose leaves are tensors
 
+_COLUMNS = 2**16
+
 
 def apply(function: Callable[..., Tensor], *trees: Tree) -> Tree:
     """`function` over the leaves of trees of one shape."""
@@ -31,15 +33,16 @@ def leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield from leaves(branch, (*path, name))
 
 
-def grow(pairs: list[tuple[tuple[str, ...], Any]]) -> Tree:
-    """The tree that `leaves` would list as `pairs` (empty branches are lost)."""
-    tree: Tree = {}
-    for path, leaf in pairs:
-        branch = tree
-        for name in path[:-1]:
-            branch = branch.setdefault(name, {})
-        branch[path[-1]] = leaf
-    return tree
+def grow(form: Tree, found: dict[tuple[str, ...], Any], path: tuple[str, ...] = ()) -> Tree:
+    """A tree of the branches of `form`, empty ones included, whose leaves are those of `found`, by path."""
+    if not isinstance(form, dict):
+        return found[path]
+    return {name: grow(branch, found, (*path, name)) for name, branch in form.items()}
+
+
+def form(filled: Tree) -> Tree:
+    """The branches of a tree, with None for its leaves."""
+    return apply(lambda leaf: None, filled)
 
 
 def take(stack: Tree, ids: Tensor | slice | int) -> Tree:
@@ -72,6 +75,11 @@ def stack(models: list[Tree]) -> Tree:
     return apply(lambda *rows: torch.stack(rows), *models)
 
 
+def choose(stack: Tree, ids: Tensor) -> Tree:
+    """Rows `ids` of every leaf; a row that all share, as `spread` makes it, stays one in memory."""
+    return apply(lambda leaf: leaf[: len(ids)] if is_spread(leaf) else leaf[ids], stack)
+
+
 def join(stacks: list[Stack]) -> Stack:
     """Stacks one after another as one; a single one is returned as it is, not copied."""
     return stacks[0] if len(stacks) == 1 else apply(lambda *parts: torch.cat(parts), *stacks)
@@ -97,6 +105,8 @@ def mean(stack: Tree, weights: Tensor) -> Tree:
 
     A leaf of integers or truth values (a counter, a mask) has no mean in its own type: it is the first row's.
     """
+    if not stack:
+        return {}
     share = weights.double() / weights.sum()  # integer weights would give single-precision shares
     share = share.to(next(leaf for _, leaf in leaves(stack)).device)  # once, not leaf by leaf
 
@@ -112,10 +122,25 @@ def squared_distance(first: Params, second: Params) -> Tensor:
     return torch.stack([((first[name] - second[name]) ** 2).sum() for name in first]).sum()
 
 
-def row_norms(stack: Stack) -> Tensor:
-    """Euclidean norm of each of the K models: [K]."""
-    squares = [leaf.flatten(1).float().square().sum(1) for _, leaf in leaves(stack)]
-    return torch.stack(squares).sum(0).sqrt()
+def columns(*stacks: Stack) -> Iterator[list[Tensor]]:
+    """All entries of stacks [K, ...] with the names of the first: of each stack, float64 [K, so many] at a time.
+
+    Sums over a model's entries are so made in double precision without a copy of all K models.
+    """
+    for name in stacks[0]:
+        for parts in zip(*(stack[name].reshape(length(stack), -1).split(_COLUMNS, 1) for stack in stacks)):
+            yield [part.double() for part in parts]
+
+
+def flat(params: Params) -> Tensor:
+    """All entries of one model as one vector [d]."""
+    return torch.cat([leaf.flatten() for leaf in params.values()])
+
+
+def split(vector: Tensor, like: Params) -> Params:
+    """The inverse of `flat`: a vector [d] as entries with the names and shapes of `like`."""
+    parts = vector.split([leaf.numel() for leaf in like.values()])
+    return {name: part.view(leaf.shape) for part, (name, leaf) in zip(parts, like.items())}
 
 
 def size_in_bytes(tree: Tree) -> int:

@@ -1,24 +1,43 @@
 """The world: all examples on the device for the whole run, and which client holds which of them."""
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedexp import tree
 from fedexp.data.dataset import Transform
-from fedexp.randomness import mix
-from fedexp.tree import Params, Stack
+from fedexp.randomness import mix, uniform
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise on prepared inputs. deviation: of each training example's [n]; key: what it is drawn by where no
+    batch has a key. A batch has new noise, as it has new augmentation."""
+
+    deviation: Tensor
+    key: int
+
+    def added(self, x: Tensor, rows: Tensor, keys: Tensor | None) -> Tensor:
+        """x [n, ...] of examples `rows` [n] with noise by `keys` [n], one an example, or by the examples themselves."""
+        each = x[0].numel()
+        first, second = uniform(rows + self.key if keys is None else keys, 2 * each, stream=1).split(each, 1)
+        normal = (-2 * (-first).log1p()).sqrt() * (2 * math.pi * second).cos()  # Box and Muller's
+        scale = self.deviation[rows].view(-1, *[1] * (x.dim() - 1))
+        return x + (scale * normal.view_as(x)).to(x)
 
 
 @dataclass(frozen=True)
 class World:
-    """x uint8 (or float) [n, ...], y int64 [n], for train and test; the clients' ragged index into train.
+    """x uint8 (or float, or tokens) [n, ...], y int64 [n], for train and test; the clients' ragged index into train.
 
     rows: int64 [sum of sizes], the example ids of client 0, then of client 1, ...; sizes: int64 [N], on
-    the CPU, because schedules are made there. memory_device: where clients' memory is kept; None: with the examples.
+    the CPU, because schedules are made there. held, held_sizes: the same for examples that are held out of training,
+    for their client's evaluation alone. memory_device: where clients' memory is kept; None: with the examples.
+    test_transform: of the test examples, where it is another than that of the training examples. noise: on training
+    inputs, of which some clients have more than others; None: none.
     """
 
     x: Tensor
@@ -31,6 +50,10 @@ class World:
     transform: Transform
     dtype: torch.dtype = torch.float32
     memory_device: torch.device | None = None
+    held: Tensor | None = None
+    held_sizes: Tensor | None = None
+    test_transform: Transform | None = None
+    noise: Noise | None = None
 
     @property
     def clients(self) -> int:
@@ -45,6 +68,11 @@ class World:
         """Shape of one prepared example."""
         return self.transform.shape(tuple(self.x.shape[1:]))
 
+    @property
+    def tokens(self) -> bool:
+        """Whether examples are tokens, whole numbers that stand for something, and not numbers to compute with."""
+        return not (self.x.dtype == torch.uint8 or self.x.is_floating_point())
+
     @cached_property
     def starts(self) -> list[int]:
         """Where each client's ids begin in `rows`; one more at the end."""
@@ -57,31 +85,44 @@ class World:
         flat = owner * self.classes + self.y.cpu()[self.rows.cpu()]
         return torch.bincount(flat, minlength=self.clients * self.classes).view(self.clients, self.classes)
 
+    @cached_property
+    def label_shares(self) -> Tensor:
+        """Each client's label distribution: float64 [N, C], on the CPU."""
+        return self.label_counts.double() / self.sizes.double()[:, None]
+
     def of(self, client: int) -> Tensor:
         """The example ids of one client [n_k]."""
         return self.rows[self.starts[client] : self.starts[client + 1]]
 
-    def client_memory(self, params: Params) -> Stack:
-        """Zeros like `params` for every client to overwrite: [N, ...], where `hardware.client_memory` says.
+    def held_out(self, client: int) -> Tensor:
+        """The ids of one client's examples that are held out of training."""
+        return self.held[self._held_starts[client] : self._held_starts[client + 1]]
 
-        Zeros, because a CPU gives such memory only as it is written: those who never take part need none.
-        """
-        place = self.memory_device or self.device
-        return tree.apply(lambda leaf: leaf.new_zeros(self.clients, *leaf.shape, device=place), params)
+    @cached_property
+    def _held_starts(self) -> list[int]:
+        return [0, *self.held_sizes.cumsum(0).tolist()]
+
+    @cached_property
+    def test_counts(self) -> Tensor:
+        """Test examples of each class: int64 [C], on the CPU."""
+        return torch.bincount(self.test_y.cpu(), minlength=self.classes)
 
     def prepare(self, rows: Tensor, keys: Tensor | None = None) -> Tensor:
         """Model input of examples `rows` [...]: [..., *shape]. With keys [...] (one a batch) augmented."""
         flat = rows.reshape(-1)
-        if keys is not None and self.transform.augments:
+        if keys is not None and (self.transform.augments or self.noise is not None):
             position = torch.arange(rows.shape[-1], device=self.device).expand_as(rows)
             keys = (mix(keys.unsqueeze(-1)) * 0x2545F49 + mix(position + (1 << 30))).reshape(-1)
         else:
             keys = None
-        return self.transform(self.x[flat], keys, self.dtype).view(*rows.shape, *self.shape)
+        x = self.transform(self.x[flat], keys, self.dtype)
+        if self.noise is not None:
+            x = self.noise.added(x, flat, keys)
+        return x.view(*rows.shape, *self.shape)
 
     def prepare_test(self, rows: slice) -> Tensor:
         """Model input of a slice of the test examples."""
-        return self.transform(self.test_x[rows], None, self.dtype)
+        return (self.test_transform or self.transform)(self.test_x[rows], None, self.dtype)
 
     def partition_hash(self) -> str:
         """A name for exactly this split of exactly these labels."""
@@ -91,5 +132,7 @@ class World:
         return digest.hexdigest()
 
     def to(self, device: torch.device) -> "World":
-        moved = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y", "rows")}
-        return replace(self, **moved)
+        names = ("x", "y", "test_x", "test_y", "rows", "held")
+        moved = {name: getattr(self, name).to(device) for name in names if getattr(self, name) is not None}
+        noise = self.noise and replace(self.noise, deviation=self.noise.deviation.to(device))
+        return replace(self, **moved, noise=noise)

@@ -1,8 +1,71 @@
 """Tests import their small worlds from worlds.py beside this file."""
 
-_LONGEST = ("test_run.py", "test_sweep.py", "test_published.py")
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+# What runs measure of the machine is kept there, not among the user's own.
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"fedexp-tests-{os.getuid()}")
+with suppress(ImportError):  # of the extras [privacy] and [tensorboard]
+    from absl.logging import get_absl_handler
+
+    # It took pytest's capturing stream for standard error, and would close it when Hydra sets logging up anew.
+    get_absl_handler().python_handler.setStream(sys.__stderr__)
+
+_LONGEST = (
+    "test_experiment.py",
+    "test_resume.py",
+    "test_checkpoint.py",
+    "test_golden.py",
+    "test_sweep.py",
+    "test_published.py",
+)
 
 
 def pytest_collection_modifyitems(items):
     """The longest files first: the core that took one of them last would keep the others waiting."""
     items.sort(key=lambda item: item.path.name not in _LONGEST)
+
+
+@pytest.fixture
+def draw(request):
+    """Random choices of a test, new ones each time; a failure shows the seed that repeats them."""
+    seed = os.environ.get("FEDEXP_TEST_SEED") or str(random.SystemRandom().randrange(10**6))
+    request.node.add_report_section("setup", "seed", f"FEDEXP_TEST_SEED={seed} repeats this test's random choices")
+    return random.Random(f"{seed} {request.node.name}")  # another for each test that the seed is given to
+
+
+@pytest.fixture
+def tally(request):
+    """tally(part, what, wrong, said) counts an attack by the part of the campaign that it belongs to; `wrong` is what
+    did not go as it must, or None. The test fails at its end for all that went wrong; pytest's summary has the counts.
+    """
+    counts, failures = Counter(), []
+
+    def count(part, what, wrong, said=""):
+        counts[part, wrong is None] += 1
+        if wrong is not None:
+            failures.append(f"{what} {wrong}\n    {said}")
+
+    yield count
+    request.node.user_properties += [("campaign", [*key, number]) for key, number in counts.items()]
+    assert not failures, "\n".join(failures)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How the campaign went, by part."""
+    counts = Counter()
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "campaign" and report.when == "teardown":
+                part, survived, number = value
+                counts[part, survived] += number
+    for part in dict.fromkeys(part for part, _ in counts):
+        good, bad = counts[part, True], counts[part, False]
+        terminalreporter.write_line(f"campaign: {part}: {good + bad} tried, {good} survived, {bad} failed")

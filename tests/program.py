@@ -1,12 +1,15 @@
 """Run the program as a user does: in this process where that is enough, in its own where it must be."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from fedexp.main import main
 
@@ -37,10 +40,35 @@ def start(root: Path, *words: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
+def fork(root: Path, *words: str) -> multiprocessing.Process:
+    """The same in a copy of this process: to be killed, it need not read all modules anew."""
+    job = multiprocessing.get_context("fork").Process(target=_main, args=(["fedexp", *_command_line(root, words)],))
+    job.start()
+    return job
+
+
+def _main(argv: list[str]) -> None:
+    torch.set_num_threads(1)  # those of this process's parent are not in a copy
+    sys.argv = argv
+    main()
+
+
+def wait_for_rounds(root: Path, count: int, job: subprocess.Popen | multiprocessing.Process) -> None:
+    """Until the run in `job` has evaluated `count` rounds."""
+    for _ in range(6000):
+        found = list(root.glob("*/metrics.csv"))
+        if found and len(found[0].read_text().splitlines()) > count:
+            return
+        if isinstance(job, subprocess.Popen):
+            assert job.poll() is None, job.communicate()[0]
+        else:
+            assert job.is_alive(), f"it ended with {job.exitcode}"
+        time.sleep(0.01)
+    raise AssertionError("no progress in 60 s")
+
+
 def _command_line(root: Path, words: tuple[str, ...]) -> list[str]:
-    """Flags, then overrides: Hydra's parser takes no flag between them."""
-    flags = [word for word in words if word.startswith("-")]
-    return [*flags, *SMALL, f"output_root={root}", *(word for word in words if word not in flags)]
+    return [*SMALL, f"output_root={root}", *words]
 
 
 def only_folder(root: Path) -> Path:
@@ -56,3 +84,14 @@ def metrics(root: Path) -> pd.DataFrame:
     """metrics.csv without what depends on the clock."""
     table = pd.read_csv(only_folder(root) / "metrics.csv")
     return table[[name for name in table if "seconds" not in name and "per_second" not in name]]
+
+
+def model(root: Path) -> dict[str, torch.Tensor]:
+    return torch.load(only_folder(root) / "model.pt", weights_only=True)
+
+
+def same_results(first: Path, second: Path) -> bool:
+    """Metrics (without the clock) and final weights, to the bit."""
+    pd.testing.assert_frame_equal(metrics(first), metrics(second), check_exact=True)
+    left, right = model(first), model(second)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -1,21 +1,15 @@
 """Runs' folders as training would leave them, made by hand: reports only read."""
 
-from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from fedexp.jobs import sweeps
-from fedexp.main import CONF
 from fedexp.record.folder import RunFolder
 
 
-def asked(*words, compose=None):
-    """The sweeps of a command line."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return sweeps(list(words), compose)
+def leave_run(job, accuracies, status="finished", root=None, columns=None, **changes):
+    """A run of a job, carried out for as many rounds as it asks for: the accuracies of the last of them.
 
-
-def leave_run(job, accuracies, status="finished", root=None, **changes):
-    """A finished run of a job: an accuracy a round, the last one final. `changes`: keys that differ."""
+    columns: further columns of metrics.csv, each with one value for all rounds. changes: keys of the config.
+    """
     config = job.config.copy()
     OmegaConf.set_struct(config, False)
     for key, value in {**({"output_root": str(root)} if root else {}), **changes}.items():
@@ -23,11 +17,14 @@ def leave_run(job, accuracies, status="finished", root=None, **changes):
     folder = RunFolder(config)
     folder.path.mkdir(parents=True)
     folder.write_config()
+    first = config.rounds - len(accuracies) + 1
     rows = [
-        {"round": number + 1, "test_accuracy": accuracy, "bytes_total": 1e6 * (number + 1)}
-        for number, accuracy in enumerate(accuracies)
-    ]
+        {"round": number, "test_accuracy": accuracy, "bytes_up": 5e5 * number, "bytes_down": 5e5 * number,
+         "bytes_total": 1e6 * number, "seconds": number, "samples_per_second": 1, **(columns or {})}
+        for number, accuracy in enumerate(accuracies, first)
+    ]  # fmt: skip
     folder.write_metrics(rows)
-    result = {"status": status, "rounds": len(rows), "final_accuracy": accuracies[-1], "best_accuracy": max(accuracies)}
-    folder.write_result({**result, "bytes_up": 1, "bytes_down": 1, "fingerprint": folder.fingerprint})
+    totals = {"bytes_up": rows[-1]["bytes_up"], "bytes_down": rows[-1]["bytes_down"]}
+    found = {"final_accuracy": accuracies[-1], "best_accuracy": max(accuracies), "fingerprint": folder.fingerprint}
+    folder.write_result({"status": status, "rounds": config.rounds, **found, **totals})
     return folder.path

@@ -1,5 +1,7 @@
 """The command line: help, composed configs, and what it says about settings that cannot work."""
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -7,78 +9,99 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from program import only_folder, run, start
+from composing import composed
+from hydra import initialize_config_dir
+from program import only_folder, result, run, start
 
-from fedexp.build import build_algorithm, construct
+import fedexp
+from fedexp.build import construct
+from fedexp.cli import PROGRAMS
+from fedexp.config.comments import comments
+from fedexp.config.compose import CONF, Composer
+from fedexp.config.explain import exit_code
+from fedexp.config.schema import GROUPS, PARTS, check
 from fedexp.errors import ConfigError
-from fedexp.main import CONF, main
-from fedexp.settings import GROUPS, check, fingerprint
+from fedexp.main import main
 
-
-def composed(*words):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=list(words))
-
-
+ONE = 'table.select="mnist dir0.1 fedavg"'  # cell of a table
 BAD = [
     (["algorithm=fedkat"], ["algorithm=fedkat", "did you mean fedcat?"]),
     (["clints=5"], ["clints=5", "did you mean clients?"]),
     (["algorithm=fedprox", "algorithm.muu=1"], ["algorithm.muu=1", "did you mean mu? known: _target_, mu, name"]),
-    (["algorithm=fedavg", "algorithm.mu=1"], ["algorithm.mu=1", "no such key; known: _target_, name\n"]),
-    (["partition._target_=fedexp.partition.natural.natural"], ["partition.alpha=0.1", "no such key; there are none\n"]),
+    (
+        ["algorithm=fedavg", "+algorithm.mu=1"],
+        ["algorithm.mu=1: no such key; ", "fedprox, ", "have it\n"],
+    ),
+    (
+        ["algorithm=fedavg", "algorithm.mu=1"],
+        ["fedprox, ", "have it; known: _target_, name\n"],
+    ),
     (["-m", "round=50,60"], ["round=50: no such key", "did you mean rounds?"]),
     (["-m", "rounds=5,abc"], ["rounds=abc", "Integer"]),
     (["-m", "algorithm=fedprox,moon", "algorithm.muu=1,2"], ["algorithm.muu=1: no such key", "did you mean mu?"]),
-    (["algorithm=fedprox", "+algorithm.muu=1"], ["algorithm.muu=1", "did you mean mu?"]),
-    (["algorithm=fedprox", "algorithm.mu=abc"], ["algorithm.mu=abc", "Float"]),
-    (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu=-1", "at least 0"]),
     (["rounds=abc"], ["rounds=abc", "Integer"]),
-    (["rounds=0"], ["rounds=0", "at least 1"]),
     (["local.epoch=3"], ["local.epoch=3", "did you mean epochs?"]),
-    (["local.lr=-1"], ["local.lr=-1", "above 0"]),
-    (["clients_per_round=100"], ["clients_per_round=100", "at most clients=20"]),
-    (["partition=dir", "partition.alpha=0"], ["partition.alpha=0", "above 0"]),
-    (["partition=shards1", "clients=5"], ["clients=5", "at least 10 clients"]),
-    (["clients=5000"], ["clients=5000", "only 1437 training examples"]),
-    (["targets=[1.5]"], ["targets=1.5", "fractions"]),
     (["algoritm=fedavg"], ["algoritm=fedavg", "did you mean algorithm?"]),
-    (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
-    (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
-    (["partition=natural"], ["partition=natural", "does not say whose"]),
-    (["-m", "+table=fedcat_1", "dataset.root=data"], ["dataset.root=data", "++dataset.root=data"]),
+    (
+        ["-m", "+table=fedcat_1", ONE, "dataset.root=data"],
+        ["dataset.root=data: no such key; cifar10, ", "tiny_imagenet have it; known: size, test_fraction, transform"],
+    ),
     (["-m", "algorithm=fedprox,moon", "algorithm.mu=1"], ["algorithm.mu=1", "++algorithm.mu=1"]),
-    (["model.hidden=-5"], ["model.hidden=-5", "at least 1"]),
-    (["model.hidden=0"], ["model.hidden=0", "at least 1"]),
-    (["dataset=made", "dataset.shape=[28,28]"], ["dataset.shape=[28, 28]", "[channels, height, width]"]),
-    (["dataset=made", "dataset.classes=0"], ["dataset.classes=0", "at least 1"]),
-    (["dataset=made", "dataset.test=0"], ["dataset.test=0", "at least 1"]),
-    (["+dataset.transform.pad=4"], ["dataset.transform.pad=4", "of no effect without dataset.transform.crop"]),
-    (["local.lr=inf"], ["local.lr=inf", "finite"]),
-    (["local.weight_decay=inf"], ["local.weight_decay=inf", "finite"]),
-    (["local.max_grad_norm=inf"], ["local.max_grad_norm=inf", "finite"]),
-    (["partition=dir", "partition.alpha=inf"], ["partition.alpha=inf", "finite"]),
-    (["partition=dir", "partition.quantity_alpha=inf"], ["partition.quantity_alpha=inf", "finite"]),
-    (["partition=dir", "partition.tries=0"], ["partition.tries=0", "at least 1"]),
-    (["partition=dir", "partition.min_size=-1"], ["partition.min_size=-1", "at least 0"]),
-    (["partition=pa", "partition.log_mean=inf"], ["partition.log_mean=inf", "finite"]),
-    (["partition=pa", "partition.log_mean=1000"], ["partition=pa: cannot be built", "OverflowError"]),
-    (["partition=mc", "partition.smallest=0"], ["partition.smallest=0", "at least 1"]),
-    (["dataset=femnist", "dataset.root=/nowhere", "dataset.writers=0"], ["dataset.writers=0", "at least 1"]),
-    (["-m", "+table=fedcat_1", "table.seeds=[]"], ["table.seeds=[]", "at least one"]),
-    (["hardware.convolution=fast"], ["hardware.convolution=fast", "auto or direct"]),
-    (["hardware.client_memory=disk"], ["hardware.client_memory=disk", "device or cpu"]),
-    (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
-    (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
+    (["-m", "+table=fedcat_1", ONE, "table.seeds=[]"], ["table.seeds=[]", "at least one"]),
     (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),
     (["algorithm=3"], ["algorithm=3", "names no option", "fedcat"]),
     (["=3"], ["=3", "KEY=VALUE"]),
     (["rounds"], ["rounds", "KEY=VALUE", "EQUAL"]),
     (["dataset.root=~/pictures"], ["dataset.root=~/pictures", "$HOME/pictures", "'dataset.root=\"~/pictures\"'"]),
     (["tracking=wandb", "tracking.group=it's"], ["tracking.group=it's", "quote twice", '"it']),
-    (["algorithm=fedconcat", "rounds=31"], ["rounds=31", "above algorithm.encoder_rounds=31"]),
-    (["algorithm=fedconcat", "rounds=40", "algorithm.clustering=ifca"], ["algorithm@algorithm.clustering=ifca"]),
-    (["algorithm=fedconcat", "rounds=40", "algorithm.clustering.clusters=30"], ["algorithm.clustering.clusters=30"]),
+    (["selection=clusam"], ["selection=clusam: no such option; did you mean clusamp?"]),
+    (
+        ["server_optimizer=adam", "server_optimizer.beta_1=0"],
+        ["server_optimizer.beta_1=0: no such key; did you mean beta1?"],
+    ),
+    (["-m", "+local.epoch=1,2"], ["local.epoch=1: no such key; did you mean epochs?"]),
+    (["-m", "algorithm=fedavg,fedcat", "++foo=1"], ["foo=1: no such key"]),
+    (["-m", "+table=fedcat_1", ONE, "+local.epoch=1"], ["local.epoch=1: no such key; did you mean epochs?"]),
+    (
+        ["-m", "+table=fedcat_1", ONE, "+scale=quick", "+scale.seed=1"],
+        ["scale.seed=1: no such key; did you mean seeds?"],
+    ),
+    (["-m", "+scale.seed=1"], ["scale.seed=1: no such key; did you mean seeds?"]),
+    (["-m", "+table=fedcat_1", ONE, "+table.seed=1"], ["table.seed=1: no such key; did you mean seeds?"]),
+    (["rounds=0"], ["rounds=0", "at least 1"]),
+    (["partition=shards1", "clients=5"], ["clients=5", "at least 10 clients"]),
+    (["algorithm._target_=os"], ["algorithm._target_=os: is a module, not a class or function"]),
+    (["algorithm._target_={a:b}"], ["algorithm._target_={'a': 'b'}: cannot be imported"]),
+    (["tracking._target_=fedexp.selection.uniform.Uniform"], ["Uniform: gives no Tracker"]),
+    (["dataset._target_=builtins.dict"], ["dataset._target_=dict: does not tell what arguments"]),
+    (["paper=nan"], ["paper=nan: names no option; did you mean none? known: cadis, fedcat"]),
+    (["algorithm=[a,b]"], ["algorithm=[a,b]: names no option"]),
+    (["algorithm=fedprox", "algorithm.mu=inf"], ["algorithm.mu=inf: must be finite"]),
+    (["algorithm=feddyn", "+algorithm.strange=nan"], ["algorithm.strange=nan"]),
+    (["algorithm.name=" + "x" * 300], ["algorithm.name=xxx", "(300 characters): must be of at most 100 characters"]),
+    (["seed=" + "9" * 5000], ["seed=999", "(5000 characters): holds a number of more digits"]),
+    (["seed=1" + 22 * "0"], ["seed=10000000000000000000000: must be a number of at most 63 bits"]),
+    (["model.hidden=1e22"], ["model.hidden=1e+22"]),
+    (["model.hidden=1000000000000"], ["model=mcmahan_cnn: cannot be built of its keys"]),
+    (["clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
+    (["partition=shards2", "clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
+    (["local.epochs=10000000000"], ["local.epochs=10000000000: must be in [1, 1e+09]"]),
+    (["local.epochs=1000000000", "hardware.engine=vectorized"], ["local.epochs=1000000000: must make at most 1000000"]),
+    (["hydra/launcher=nosuch"], ["hydra/launcher=nosuch: no such option; known: basic"]),
+    (["~dataset"], ["~dataset=: cannot be left out; choose an option: dataset=NAME"]),
+    (["~measures"], ["measures=None: must be given"]),
+    (["~partition.holdout"], ["partition.holdout=None: must be in [0, 1)"]),
+    (["seed=interval(0,1)"], ["seed=interval(0,1)", "requires --multirun"]),
+    (["-m", "seed=interval(0,1)"], ["seed=interval(0,1): must be a list, choice, range or glob of values"]),
+    (["-m", "seed=range(5,1)"], ["seed=range(5,1): stands for no value at all"]),
+    (["-m", "algorithm=glob(zzz*)"], ["algorithm=glob(zzz*): stands for no value at all"]),
+    (["-m", "seed=range(0,1000000000)"], ["seed=range(0,1000000000): stands for more than 100000 values"]),
+    (["-m", "seed=range(0,400)", "clients=range(1,400)"], ["ask for 159600 runs; a sweep has at most 100000"]),
+    (["targets=['a\nb']"], ["targets=['a\\nb']: holds '\\n', which no setting may"]),
+    (["--nosuch"], ["unrecognized arguments: --nosuch"]),
+    (["-m", "-r"], ["Only one of --run, --multirun"]),
+    (["--config-dir=/nosuch"], ["'/nosuch' not found"]),
+    (["+foo=1"], ["foo=1: no such key; known: algorithm, artifacts_every, checkpoint_seconds, "]),
 ]
 
 
@@ -117,21 +140,52 @@ def test_no_gpu_is_said(monkeypatch, capfd, tmp_path):
     assert "no CUDA device here" in "".join(capfd.readouterr())
 
 
-@pytest.mark.parametrize("group", ["dataset", "partition", "model", "algorithm", "hardware", "tracking"])
+@pytest.mark.parametrize("group", [*GROUPS, *PARTS, "hardware", "tracking"])
 def test_every_option_of_every_group_composes_and_fits_its_constructor(group):
     options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     assert options
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        check_options(group, options, Composer())
+
+
+def check_options(group, options, compose):
     for option in options:
         words = [f"{group}={option}"] + ([f"{group}.root=x"] if option == "image_folder" else [])
         if option == "own":
             with pytest.raises(ConfigError, match=rf"{group}\._target_=None: must name a class or function"):
-                check(composed(*words))
+                check(compose(words))
         elif option != "gpu":
-            check(composed(*words))
+            check(compose(words))
+
+
+OWN = {
+    "paper/mine.yaml": "# @package _global_\npaper: mine\nlocal: {epoch: 3}\n",
+    "paper/other.yaml": "# @package _global_\npaper: other\nround: 3\n",
+    "algorithm/mine.yaml": "name: mine\n_target_: fedexp.algorithms.fedprox.FedProx\nmuu: 3\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["paper=mine"], "local.epoch: no such key, in paper/mine.yaml; did you mean epochs?"),
+        (["-m", "paper=mine,other"], "local.epoch: no such key, in paper/mine.yaml; did you mean epochs?"),
+        (["paper=other"], "round: no such key, in paper/other.yaml; did you mean rounds?"),
+        (["algorithm=mine"], "algorithm.muu=3: no such key; did you mean mu?"),
+        (["algorithm=mime"], "algorithm=mime: no such option; did you mean mine?"),
+    ],
+)
+def test_unknown_keys_of_ones_own_files_are_refused(monkeypatch, capfd, tmp_path, words, said):
+    for name, text in OWN.items():
+        (tmp_path / "conf" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "conf" / name).write_text(text)
+    assert run(monkeypatch, tmp_path / "out", f"--config-dir={tmp_path}/conf", *words) == 2
+    assert f"fedexp: {said}" in capfd.readouterr().err
 
 
 def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
     (tmp_path / "own_parts.py").write_text(
+        "from dataclasses import dataclass\n"
         "import torch\n"
         "from fedexp.algorithms.fedavg import FedAvg\n"
         "from fedexp.data import Dataset\n"
@@ -144,8 +198,11 @@ def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
         "    return list(torch.arange(len(dataset.train_y)).chunk(clients))\n"
         "def line(shape, classes):\n"
         "    return Classifier(torch.nn.Flatten(), torch.nn.Linear(shape[0], classes))\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
         "class Mine(FedAvg):\n"
-        "    pass\n"
+        "    pull: float = 0.1\n"
+        "    def summary(self, state, ctx):\n"
+        "        return {'pull': self.pull}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     words = [
@@ -155,35 +212,12 @@ def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
         "partition._target_=own_parts.halves",
     ]
     words += ["model=own", "model._target_=own_parts.line", "dataset=own", "dataset._target_=own_parts.signals"]
-    words += ["+dataset.length=5", "clients=2", "clients_per_round=2", "rounds=1", "hardware=cpu", "tracking=none"]
+    words += ["+dataset.length=5", "+dataset.source=invented", "+algorithm.pull=0.5"]
+    words += ["clients=2", "clients_per_round=2", "rounds=1", "hardware=cpu", "tracking=none"]
     monkeypatch.setattr(sys, "argv", ["fedexp", *words, f"output_root={tmp_path / 'out'}"])
     main()
-    assert only_folder(tmp_path / "out").name.startswith("signals-halves-line-Mine-seed0-")
-
-
-def test_every_algorithm_can_be_built():
-    for path in set((CONF / "algorithm").glob("*.yaml")) - {CONF / "algorithm/own.yaml"}:
-        assert build_algorithm(composed(f"algorithm={path.stem}")).clients_per_round == 4
-
-
-def test_fingerprint_hashes_what_changes_results_and_nothing_else():
-    base = fingerprint(composed("partition=dir0.1"))
-    same = [
-        ["partition=dir", "partition.alpha=0.1"], ["hardware=cpu"], ["hardware.workers=1"], ["tracking=none"],
-        ["output_root=/elsewhere"], ["checkpoint_seconds=1"],
-    ]  # fmt: skip
-    for words in same:
-        assert fingerprint(composed(*(["partition=dir0.1"] if "partition=dir" not in words else []), *words)) == base
-    for words in (["seed=1"], ["rounds=61"], ["local.lr=0.1"], ["algorithm=fedprox"], ["hardware.precision=bfloat16"],
-                  ["hardware.convolution=direct"]):  # fmt: skip
-        assert fingerprint(composed("partition=dir0.1", *words)) != base
-    assert fingerprint(composed("dataset=mnist", "dataset.root=a")) == fingerprint(
-        composed("dataset=mnist", "dataset.root=b")
-    )
-    own = [composed("dataset=image_folder", f"dataset.root={root}") for root in ("a", "b", "./a")]
-    assert fingerprint(own[0]) != fingerprint(own[1]), "the folder is the data"
-    assert fingerprint(own[0]) == fingerprint(own[2])
-    assert set(GROUPS) == {"dataset", "partition", "model", "algorithm"}
+    assert only_folder(tmp_path / "out").name.startswith("signals_invented-halves-line-Mine-seed0-")
+    assert result(tmp_path / "out")["pull"] == 0.5
 
 
 @pytest.mark.parametrize("word", ["--help", "--cfg=job"])
@@ -195,13 +229,21 @@ def test_hydras_own_flags_work_from_anywhere(tmp_path, word):
     assert "fedcat" in done.stdout or "clients_per_round: 4" in done.stdout
 
 
-@pytest.mark.parametrize(("program", "word"), [("bench", "--help"), ("partition", "-h"), ("study", "--help")])
-def test_the_other_programs_say_how_they_are_used(program, word):
-    done = subprocess.run(
-        [sys.executable, "-m", f"fedexp.{program}", word], capture_output=True, text=True, timeout=120
-    )
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_other_programs_say_how_they_are_used(monkeypatch, capsys, program):
+    monkeypatch.setattr(sys, "argv", ["fedexp", program, "--help"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert f"python -m fedexp {program}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program", ["partition", "report"])
+def test_two_programs_are_modules_too(program):
+    command = [sys.executable, "-m", f"fedexp.{program}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"python -m fedexp.{program}" in done.stdout
+    assert f"python -m fedexp {program}" in done.stdout
 
 
 _COMPLETE = """
@@ -232,7 +274,7 @@ def test_bash_completes_the_installed_command(tmp_path):
     ]
     installed, algorithms, tables = said[0].splitlines()
     assert installed.endswith("-F hydra_bash_completion fedexp")
-    assert algorithms == "algorithm=fedprox"
+    assert algorithms.split() == ["algorithm=fedper", "algorithm=fedprox"]
     assert tables == "+table=cadis_1 +table=cadis_2 +table=cadis_3"
     assert said[1] == said[2] != ""
 
@@ -243,3 +285,57 @@ def test_multirun_leaves_a_folder_a_job(tmp_path):
     assert job.returncode == 0, output
     names = sorted(path.name.split("-")[3] for path in tmp_path.iterdir() if not path.name.startswith("."))
     assert names == ["fedavg", "fedcat"]
+    end = output.partition("2 done now")[2]
+    assert "Test accuracy" in end and "Final accuracy less that of fedavg" in end
+    assert f"fedexp report {tmp_path}" in end
+
+
+def said_by(monkeypatch, capsys, *words):
+    """What the program prints in this process."""
+    monkeypatch.setattr(sys, "argv", ["fedexp", *words])
+    with contextlib.suppress(SystemExit):
+        main()
+    return capsys.readouterr().out
+
+
+def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")
+    said = " ".join(said_by(monkeypatch, capsys, "algorithm=fedcat", "--help").split())
+    assert "clients_per_round=4 K, the cohort that trains in a round (at least 1)" in said
+    assert "local.optimizer=sgd sgd or adam; fresh every round" in said
+    assert "algorithm.epsilon=0.5 probability of the greedy choice" in said
+    assert all(f"fedexp {program} " in said for program in PROGRAMS)
+    assert "+table cadis_1, " in said and "+scale quick" in said and "algorithm fedcat, apfl, cadis, " in said
+    assert "paper/" not in said and "model/cadis" not in said, "no groups that nobody picks from"
+
+
+def test_each_key_of_the_config_has_a_meaning():
+    """Of those that every run has: what is not said beside it in conf/, nobody can know."""
+    found = comments(CONF / "config.yaml", "", "") | comments(CONF / "hardware/auto.yaml", "hardware", "")
+    assert [key for key, text in found.items() if not text and not key.startswith("hydra.")] == []
+    assert len(found) > 35
+
+
+def test_the_version_is_fedexp_s(monkeypatch, capsys):
+    assert said_by(monkeypatch, capsys, "--version") == f"fedexp {fedexp.__version__}\n"
+
+
+def test_run_is_a_word_of_the_one_command(monkeypatch, capsys):
+    with_word = said_by(monkeypatch, capsys, "run", "algorithm=fedcat", "--cfg", "job")
+    assert "name: fedcat" in with_word
+    assert with_word == said_by(monkeypatch, capsys, "algorithm=fedcat", "--cfg", "job")
+
+
+@pytest.mark.parametrize("words", [["targets=0.8"], ["-m", "targets=0.7,0.8"]])
+def test_one_target_needs_no_brackets(monkeypatch, tmp_path, words):
+    assert run(monkeypatch, tmp_path, *words, "rounds=1", "local.steps=1", "hardware.workers=1") == 0
+    for folder in tmp_path.glob("digits*"):
+        assert list(json.loads((folder / "result.json").read_text())["rounds_to"]) in (["0.7"], ["0.8"])
+
+
+def test_ctrl_c_between_runs_is_said_in_one_line(capsys):
+    def stopped(words):
+        raise KeyboardInterrupt
+
+    assert exit_code(stopped, []) == 130
+    assert capsys.readouterr().err == "fedexp: interrupted; the same command goes on from here\n"

@@ -19,10 +19,11 @@ def test_mean_takes_what_has_no_mean_from_the_first():
 
 
 def test_leaves_and_grow_are_inverse():
-    nested = {"x": {"y": torch.ones(2), "z": torch.zeros(1)}, "w": torch.ones(3)}
-    again = tree.grow(list(tree.leaves(nested)))
+    nested = {"x": {"y": torch.ones(2), "z": torch.zeros(1)}, "w": torch.ones(3), "none": {"there": {}}}
+    again = tree.grow(tree.apply(lambda leaf: None, nested), dict(tree.leaves(nested)))
     assert again["x"]["y"] is nested["x"]["y"]
-    assert list(again) == ["x", "w"]
+    assert list(again) == ["x", "w", "none"]
+    assert again["none"] == {"there": {}}
 
 
 def test_put_writes_rows_in_place():
@@ -32,10 +33,28 @@ def test_put_writes_rows_in_place():
     assert held.tolist() == [[3.0, 4.0], [0.0, 0.0], [1.0, 2.0]]
 
 
-def test_sizes_and_norms():
+def test_columns_are_all_entries_of_several_stacks_in_double_precision():
+    many = 2**16 + 3
+    models = {"a": torch.rand(2, 3, many // 3 + 1), "b": torch.rand(2)}
+    other = {"c": torch.zeros(2, 1), **tree.spread({"b": torch.tensor(0.5), "a": torch.rand(3, many // 3 + 1)}, 2)}
+    parts = list(tree.columns(models, other))
+    assert len(parts) == 3 and {part.dtype for pair in parts for part in pair} == {torch.float64}
+    for stack, found in zip((models, other), zip(*parts)):
+        expected = torch.cat([stack["a"].flatten(1), stack["b"][:, None]], 1).double()
+        assert torch.equal(torch.cat(found, 1), expected)
+
+
+def test_sizes_and_distances():
     models = tree.spread({"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}, 2)
     assert tree.size_in_bytes(models) == 2 * 3 * 4
     assert tree.join([models]) is models
     assert tree.length(tree.join([models, models])) == 4
-    assert tree.row_norms(models).tolist() == [5.0, 5.0]
     assert float(tree.squared_distance({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([0.0, 4.0])})) == 5.0
+
+
+def test_a_model_as_one_vector_and_back():
+    model = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([7.0])}
+    vector = tree.flat(model)
+    assert vector.tolist() == [0, 1, 2, 3, 4, 5, 7]
+    again = tree.split(vector, model)
+    assert list(again) == ["a", "b"] and all(torch.equal(again[name], model[name]) for name in model)

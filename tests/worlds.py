@@ -1,5 +1,6 @@
 """Small worlds that tests train in: made data, or scikit-learn's digits; nothing is downloaded."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,10 +10,11 @@ from torch import nn
 
 from fedexp import tree
 from fedexp.data import Dataset, Transform
-from fedexp.engine import Engine, Hardware, Local
+from fedexp.engine import Context, Engine, Hardware, Local
 from fedexp.models import Classifier, Model
-from fedexp.randomness import generator
 from fedexp.record.checkpoint import Checkpoint
+from fedexp.round import begin, one_round
+from fedexp.stages import last_round
 from fedexp.world import World
 
 SIZES = [5, 40, 17, 30, 8, 20]  # unequal on purpose: some smaller than a batch, none a multiple of 8
@@ -53,9 +55,30 @@ def make_model(kind="cnn", world=None, dtype=torch.float64) -> Model:
     return Model(Classifier(nn.Sequential(*body), head).to(dtype))
 
 
-def make_engine(model, world, local=None, engine="apart", workers=1, seed=0) -> Engine:
-    hardware = Hardware(device="cpu", engine=engine, workers=str(workers))
-    return Engine(model, world, local or Local(epochs=2, batch_size=8, lr=0.1), hardware, seed)
+def make_context(
+    model, world, local=None, cohort=3, rounds=10, engine="workers", workers=1, seed=0, precision="float64"
+) -> Context:  # fmt: skip
+    """What the server knows, with an engine that is ready to train."""
+    local = local or Local(epochs=2, batch_size=8, lr=0.1, momentum=0.9)
+    hardware = Hardware(device="cpu", engine=engine, workers=str(workers), precision=precision)
+    return Context(model, world, local, hardware, cohort, rounds, seed, Engine(model, world, local, hardware, seed))
+
+
+def start(algorithm, ctx):
+    """The State before the first round of an algorithm of one stage."""
+    (stage,) = algorithm.stages(ctx)
+    algorithm.check(ctx)
+    return begin(algorithm, stage.begin(algorithm, {"params": ctx.model.params()}, ctx), ctx)
+
+
+def rounds(algorithm, ctx, count, state=None):
+    """`count` Rounds, one after another, from `state` or from the start."""
+    state, done = state or start(algorithm, ctx), []
+    for _ in range(count):
+        done.append(one_round(algorithm, state, ctx))
+        state = done[-1].after
+    ctx.engine.close()
+    return done
 
 
 def by_hand(model, params, world, client, lr):
@@ -70,18 +93,60 @@ def by_hand(model, params, world, client, lr):
 LOCAL = Local(epochs=2, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3, lr_decay=0.9, max_grad_norm=1.0)
 
 
-def play(make, kind="cnn", mechanism="apart", workers=1, dtype=torch.float64, local=LOCAL, transform=None, count=3):
-    """The State after `count` rounds of make(clients_per_round, local) in the small world."""
-    algorithm = make(3, local)
+def play(
+    algorithm, kind="cnn", mechanism="workers", workers=1, dtype=torch.float64, local=LOCAL, transform=None, count=3,
+    cohort=3,
+):  # fmt: skip
+    """The State after all stages, `count` communication rounds, in the small world."""
     shape = (1 if kind == "linear" else 3, 8, 8)  # colours: memory formats differ from one channel's
-    world = algorithm.adapt(make_world(shape=shape, dtype=dtype, transform=transform))
+    world = make_world(shape=shape, dtype=dtype, transform=transform)
     model = make_model(kind, world, dtype)
-    engine = make_engine(model, world, local, mechanism, workers)
-    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)
-    for round in range(count):
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-    engine.close()
-    return state
+    precision = {torch.float64: "float64", torch.float32: "float32"}[dtype]
+    ctx = make_context(model, world, local, cohort, count, mechanism, workers, precision=precision)
+    return run_stages(algorithm, ctx)[0]
+
+
+def run_stages(
+    algorithm, ctx, state=None, limit=None, step=lambda stage, state, ctx: one_round(stage.algorithm, state, ctx)
+):
+    """Stage by stage as a run does: the State at the end, and (the stage's name, Round) of every round.
+
+    state: goes on from there, with new engines. limit: ends after so many rounds, before another stage is entered; 0:
+    once a stage is entered. step: carries out a round.
+    """
+    stages, done = algorithm.stages(ctx), []
+    for stage in stages:
+        stage.algorithm.check(stage.context)
+    for number, stage in enumerate(stages):
+        if state and state["stage"] > number:
+            continue
+        if state and state["stage"] == number:
+            inside = _opened(stage.inside(state, _opened(stage.context)))
+        else:
+            count = state["round"] if state and stages[number - 1].counted else 0
+            if stage.counted and count >= ctx.rounds:
+                break  # no round is left for it
+            state, inside = _entered(stage, state or {"params": ctx.model.params()}, count, number)
+        last = last_round(stages, number, ctx.rounds)
+        while not (over := state["round"] >= last or stage.done(state, inside)) and len(done) != limit:
+            done.append((stage.name, step(stage, state, inside)))
+            state = done[-1][1].after
+        inside.engine.close()
+        if len(done) == limit and (limit > 0 or not over):
+            break
+    return state, done
+
+
+def _entered(stage, last, count, number):
+    """(the State before a stage's first round, the context within)."""
+    ctx = _opened(stage.context)
+    first = stage.begin(stage.algorithm, last, ctx)
+    inside = _opened(stage.inside(first, ctx))
+    return begin(stage.algorithm, {**first, "round": count, "stage": number}, inside), inside
+
+
+def _opened(ctx):
+    return replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
 
 
 def gap(first, second):
@@ -90,38 +155,35 @@ def gap(first, second):
     return max(float((first[name] - second[name]).abs().max() / first[name].abs().max()) for name in first)
 
 
-def assert_mechanisms_agree(make, kind="cnn", **settings):
-    """One by one and as one stack: the same weights to 1e-9 in float64."""
-    alone = play(make, kind, "apart", **settings)
-    stack = play(make, kind, "together", **settings)
+def assert_mechanisms_agree(algorithm, kind="cnn", **settings):
+    """One by one and vectorized: the same weights to 1e-9 in float64."""
+    alone = play(algorithm, kind, "workers", **settings)
+    stack = play(algorithm, kind, "vectorized", **settings)
     assert gap(alone, stack) < 1e-9
 
 
-def assert_resumes(make, kind="cnn", local=LOCAL, count=4):
+def assert_resumes(algorithm, kind="cnn", local=LOCAL, count=4, cohort=3, transform=None):
     """A run that goes on from its checkpoint after every round, with everything else built anew, ends the same.
 
-    Columns of seconds apart, every number and tensor is bit-equal; on a GPU, where there is one, up to rounding.
+    Entries of seconds apart, every number and tensor is bit-equal; on a GPU, where there is one, up to rounding.
     """
-    _assert_resumes(torch.device("cpu"), make, kind, local, count)
-    if torch.cuda.is_available():
-        _assert_resumes(torch.device("cuda"), make, kind, local, count)
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    for device in devices:
+        _assert_resumes(torch.device(device), algorithm, kind, local, count, cohort, transform)
 
 
-def _assert_resumes(device, make, kind, local, count):
+def _assert_resumes(device, algorithm, kind, local, count, cohort, transform):
     def built():
-        world = make_world().to(device)
+        world = make_world(transform=transform).to(device)
         model = Model(make_model(kind, world).net.to(device))
-        return world, model, make_engine(model, world, local)
+        return make_context(model, world, local, cohort, count)
 
-    world, model, engine = built()
-    algorithm = make(3, local)
-    whole = broken = algorithm.init(world, model, model.params())
-    broken = _saved_and_loaded(broken, device)
-    for round in range(count):
-        whole = algorithm.round(whole, world, engine, generator(0, "round", round))
-        fresh, _, fresh_engine = built()
-        broken = make(3, local).round(broken, fresh, fresh_engine, generator(0, "round", round))
-        broken = _saved_and_loaded(broken, device)
+    whole, done = run_stages(algorithm, built())
+    broken = None
+    for _ in done:
+        for limit in (0, 1):
+            broken, _ = run_stages(algorithm, built(), broken, limit)
+            broken = _saved_and_loaded(broken, device)
     expected, found = (dict(tree.leaves(state)) for state in (whole, broken))
     assert expected.keys() == found.keys()
     rounding = 0 if device.type == "cpu" else 1e-8

@@ -2,195 +2,258 @@
 
 Server, each round: the cosine similarity of the participants' changes of the head's weight matrix goes into a
 running mean over the rounds in which two clients met (equations 11, 12); pairs that never met are estimated
-through third clients (section III-C); min-max rescaling gives the Q-matrix; clients whose Q is at least epsilon
-are similar, and those that share a similar client form a cluster (eq. 13); a client weighs n_i / M_i, M_i being
-its cluster's participants (eq. 1, 2). Epsilon rises every round: epsilon <- min(epsilon growth^t, largest).
+through third clients (section III-C). Min-max rescaling of all known similarities, negative ones too, gives the
+Q-matrix (section III-B2); `rescaling=positive` takes positive ones alone, as the published code does, which on
+clean clusters leaves hardly any pair similar. Clients whose Q is at least epsilon are similar (eq. 13); with
+`closure`, on as in the published code, so are those that share a similar client. A client weighs n_i / M_i, M_i
+being the participants similar to it, itself included (eq. 1, 2). Epsilon rises every round:
+epsilon <- min(epsilon growth^t, largest).
 
 Clients: the global model teaches; KL between the distributions over the pairs of a batch that a kernel of the
 features gives (eq. 18, 19), times `distillation` (lambda). The teacher evaluates (running statistics, no dropout).
 
-Left open by the paper: gamma, the kernel, the rise of epsilon and the closure over shared neighbours are the
-published code's. Rescaled similarities below 0 count as 0 (that code takes their absolute value).
+Left open by the paper, and here the published code's: gamma, the kernel (by default) and the rise of epsilon.
+Under rescaling=positive, similarities that are not positive count as 0 (that code takes their absolute value).
 """
 
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from scipy.sparse import csr_matrix, identity
 from scipy.sparse.csgraph import connected_components
 from torch import Generator, Tensor
 
+from fedexp import tree
+from fedexp.algorithms import pairs
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Batch, Engine, Sent, Trained
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
+from fedexp.algorithms.pairwise_distillation import KERNELS, distil
+from fedexp.bounds import AtLeast, OneOf, Within
+from fedexp.engine import Batch, Client, Context, State
 from fedexp.errors import require
 from fedexp.models import Model
-from fedexp.tree import Params
+from fedexp.tree import Params, Tree
 from fedexp.world import World
 
-_CHOICES = {
-    "kernel": ("centred", "gaussian", "cosine"),
-    "transitive": ("draw", "mean", "off"),
-    "cluster_size": ("participants", "all"),
-    "weights": ("examples", "clusters"),
-}
+_MOST_PAIRS = 50_000_000  # all of 10,000 clients: some gigabytes
+_TOGETHER = 2000  # clients up to which a number for each pair is drawn with those of all other pairs
+_SHOWN = 1000  # clients up to which the whole Q-matrix is drawn and written
+_AT_ONCE = 2**20  # pairs whose labels are compared together
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Cadis(FedAvg):
     """Fields: conf/algorithm/cadis.yaml says what each is and where its value comes from."""
 
-    epsilon: float = 0.975
-    epsilon_growth: float = 1.0005
-    epsilon_largest: float = 0.985
-    transitive: str = "draw"
-    gamma: float = 0.0067
-    cluster_size: str = "participants"
-    weights: str = "examples"
-    distillation: float = 1.0
-    kernel: str = "centred"
+    epsilon: Annotated[float, Within(0, 1)] = 0.975
+    epsilon_growth: Annotated[float, AtLeast(1)] = 1.0005
+    epsilon_largest: Annotated[float, Within(0, 1)] = 0.985
+    transitive: Annotated[str, OneOf("draw", "mean", "off")] = "draw"
+    gamma: Annotated[float, AtLeast(0)] = 0.0067
+    rescaling: Annotated[str, OneOf("all", "positive")] = "all"
+    closure: bool = True
+    cluster_size: Annotated[str, OneOf("participants", "all")] = "participants"
+    weights: Annotated[str, OneOf("examples", "clusters")] = "examples"
+    distillation: Annotated[float, AtLeast(0)] = 1.0
+    kernel: Annotated[str, OneOf(*KERNELS)] = "centred"
+
+    needs_head = True
 
     def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            require(value in known, f"algorithm.{name}", value, f"must be one of {', '.join(known)}")
-        require(0 <= self.epsilon <= 1, "algorithm.epsilon", self.epsilon, "must be in [0, 1]")
-        require(self.epsilon_growth >= 1, "algorithm.epsilon_growth", self.epsilon_growth, "must be at least 1")
-        largest = self.epsilon_largest
+        super().__post_init__()
         require(
-            self.epsilon <= largest <= 1, "algorithm.epsilon_largest", largest,
-            f"must be from algorithm.epsilon={self.epsilon} to 1",
+            self.epsilon <= self.epsilon_largest, "algorithm.epsilon_largest", self.epsilon_largest,
+            f"must be at least algorithm.epsilon={self.epsilon}",
         )  # fmt: skip
-        require(self.gamma >= 0, "algorithm.gamma", self.gamma, "must be at least 0")
-        require(self.distillation >= 0, "algorithm.distillation", self.distillation, "must be at least 0")
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        n = world.clients
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        require(
+            self.selection.ordinary, "selection", type(self.selection).__name__,
+            "it weighs updates in its own way, and so does CADIS; use selection=uniform or full, with merge=examples",
+        )  # fmt: skip
+        drawn = min(ctx.clients, ctx.rounds * ctx.cohort)  # so many clients at most will ever have met another
+        possible = drawn * (drawn - 1) // 2
+        if self.transitive == "off":
+            possible = min(possible, ctx.rounds * ctx.cohort * (ctx.cohort - 1) // 2)
+        require(
+            possible <= _MOST_PAIRS, "clients", ctx.clients,
+            f"CADIS remembers a similarity for each pair of clients that it comes to know, in {ctx.rounds} rounds of "
+            f"{ctx.cohort} up to {possible:,} pairs, and has room for {_MOST_PAIRS:,}; use fewer clients, fewer a "
+            "round, or fewer rounds",
+        )  # fmt: skip
+
+    def init(self, ctx: Context, params: Params) -> State:
         return {
-            **super().init(world, model, params),
-            "similarity": torch.eye(n, dtype=torch.float64),
-            "meetings": torch.eye(n, dtype=torch.int64),
+            **super().init(ctx, params),
+            "pairs": pairs.new(similarity=torch.float64, meetings=torch.int64),
+            "touched": torch.empty(0, dtype=torch.int64),
             "clusters": 0,
             "clustering_seconds": 0.0,
             "averaging_seconds": 0.0,
         }
 
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
+    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
         features = model.encode(params, batch.x)
         logits = model.head(params, features)
-        entropy = batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+        entropy = batch.cross_entropy(logits)
         if self.distillation == 0:
             return entropy
-        teacher = model.encode(sent.start, batch.x, training=False).detach()
+        teacher = model.encode(client.start, batch.x, training=False).detach()
         return entropy + self.distillation * distil(self.kernel, teacher, features, batch.weight)
 
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        """FedAvg's round with the clustering between training and merging; the server's two parts are timed."""
-        ids = self.select(state, world, gen)
-        sent = self.send(state, ids)
-        trained = engine.train(self, state, ids, sent)
-        began = _now(world.device)
-        state = self.learn(state, ids, sent, trained, gen)
-        clusters, shares = self.cluster(state, ids, trained.sizes)
-        learnt = _now(world.device)
-        state = {**self.merge(state, ids, sent, trained._replace(sizes=shares)), "round": state["round"] + 1}
-        seconds = {"clustering_seconds": learnt - began, "averaging_seconds": _now(world.device) - learnt}
-        return {**state, "clusters": clusters, **seconds}
+    def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
+        return tree.mean(uploads["update"], state["shares"])
 
-    def learn(self, state: State, ids: Tensor, sent: Sent, trained: Trained, gen: Generator) -> State:
-        """The similarity matrix after this round's meetings, and the estimates for pairs that never met."""
-        change = (trained.params["head.weight"] - sent.start["head.weight"]).flatten(1).double().cpu()
-        change = F.normalize(change)
-        similarity, meetings = state["similarity"].clone(), state["meetings"].clone()
-        pairs = ids[:, None], ids
-        count = meetings[pairs]
-        similarity[pairs] = (count * similarity[pairs] + change @ change.T) / (count + 1)
-        meetings[pairs] = count + 1
-        similarity.fill_diagonal_(1.0)
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        """FedAvg's after the clustering; the two are timed. "shares": the weights of this round's cohort [K]."""
+        began = _now(ctx.world.device)
+        state = self.learn(state, ids, uploads["update"]["head.weight"], ctx.clients, gen)
+        clusters, shares = self.cluster(state, ids, ctx.sizes[ids], ctx.clients)
+        learnt = _now(ctx.world.device)
+        state = super().aggregate({**state, "clusters": clusters, "shares": shares}, ids, uploads, ctx, gen)
+        seconds = {"clustering_seconds": learnt - began, "averaging_seconds": _now(ctx.world.device) - learnt}
+        return {**state, **seconds}
+
+    def learn(self, state: State, ids: Tensor, change: Tensor, clients: int, gen: Generator) -> State:
+        """ "pairs", the similarities that are known, after this round's meetings, with estimates for pairs that never
+        met; a client's with itself is 1 and not among them. "touched": the clients of the last estimates [n].
+
+        change: of the head's weight matrix, by each participant [K, C, d].
+        """
+        change = F.normalize(change.flatten(1).double().cpu())
+        order = ids.argsort()
+        rows, columns = order[torch.triu_indices(len(ids), len(ids), 1)]
+        met = pairs.pair(ids[rows], ids[columns])
+        known = {name: leaf.clone() for name, leaf in pairs.including(state["pairs"], met).items()}
+        place = torch.searchsorted(known["pair"], met)
+        count, before = known["meetings"][place], known["similarity"][place]
+        known["similarity"][place] = (count * before + (change @ change.T)[rows, columns]) / (count + 1)
+        known["meetings"][place] = count + 1
+        touched = torch.cat([state["touched"], ids]).unique()
         if self.transitive != "off":
-            similarity, meetings = self.infer(similarity, meetings, self.threshold(state["round"]), gen)
-        return {**state, "similarity": similarity, "meetings": meetings}
+            known, touched = self.infer(known, touched, clients, self.threshold(state["round"]), gen)
+        return {**state, "pairs": known, "touched": touched}
 
-    def infer(self, similarity: Tensor, meetings: Tensor, epsilon: float, gen: Generator) -> tuple[Tensor, Tensor]:
-        """Pairs that never met, through all third clients that both met and whose estimate is sharp enough.
+    def infer(
+        self, known: pairs.Store, touched: Tensor, clients: int, epsilon: float, gen: Generator
+    ) -> tuple[pairs.Store, Tensor]:
+        """Pairs that never met, through all third clients that both met and whose estimate is sharp enough; and the
+        clients of these pairs [n].
 
         A third client p says N(s_ip s_jp, sqrt((1 - s_ip^2)(1 - s_jp^2)) / 3); `draw` averages a number drawn
         from each (which is one normal number of their mean mean and deviation), `mean`, the published code's
         way, their means where above epsilon. An estimate counts as one meeting.
+
+        touched: the third clients to ask, ascending. Those of whose similarities none has changed since they were
+        asked last have nothing new to say: what they said then is known, and epsilon never falls.
         """
-        known = meetings > 0
-        total, variance = torch.zeros_like(similarity), torch.zeros_like(similarity)
-        voices = torch.zeros_like(meetings)
-        blur = (1 - similarity.square()).clamp_min(0).sqrt()
-        for p in range(len(similarity)):
-            met = known[p].nonzero().squeeze(1)  # few, as long as most pairs never met
-            pairs = met[:, None], met
-            says = torch.outer(similarity[p, met], similarity[p, met])
-            deviation = torch.outer(blur[p, met], blur[p, met]) / 3
-            heard = ~known[pairs] & (deviation < self.gamma)
-            if self.transitive == "mean":
-                heard &= says > epsilon
-            total[pairs] += says * heard
-            variance[pairs] += deviation.square() * heard
-            voices[pairs] += heard
-        found, count = voices > 0, voices.clamp_min(1)
-        estimate = total / count
+        least = epsilon if self.transitive == "mean" else -math.inf
+        said = pairs.through_third_clients(known, touched, clients, self.gamma, least)
+        count, found = said["voices"], pairs.ids(said["pair"])
+        estimate = said["total"] / count
         if self.transitive == "draw":
-            noise = torch.randn(similarity.shape, generator=gen, dtype=torch.float64).triu(1)
-            estimate = (estimate + (noise + noise.T) * variance.sqrt() / count).clamp(-1, 1)
-        return torch.where(found, estimate, similarity), meetings + found
+            noise = _one_a_pair(*found, clients, gen)
+            estimate = (estimate + noise * said["variance"].sqrt() / count).clamp(-1, 1)
+        known = pairs.including(known, said["pair"])
+        place = torch.searchsorted(known["pair"], said["pair"])
+        known["similarity"][place], known["meetings"][place] = estimate, torch.ones_like(count)
+        return known, torch.cat(found).unique()
+
+    def rescaled(self, known: pairs.Store) -> Tensor:
+        """The Q-matrix's entries of these pairs [P]: known similarities rescaled to [0, 1], the least of all to 0.
+
+        What a diverged model makes of a similarity (not a number) is not known, and its entry 0 as that of any pair
+        of which nothing is known. On the diagonal Q is 1.
+        """
+        similarity = known["similarity"]
+        kept = similarity.isfinite()
+        if self.rescaling == "positive":
+            kept &= similarity > 0
+        least = similarity[kept].min().clamp_max(1) if kept.any() else torch.tensor(1.0)
+        span = 1 - least
+        values = (similarity - least) / span if span > 0 else torch.ones_like(similarity)
+        return torch.where(kept, values, 0.0).clamp(0, 1)
+
+    def quotients(self, state: State, clients: int) -> Tensor:
+        """The whole Q-matrix [N, N]."""
+        found = pairs.matrix(state["pairs"]["pair"], self.rescaled(state["pairs"]), clients).toarray()
+        return torch.from_numpy(found).fill_diagonal_(1)
 
     def threshold(self, round: int) -> float:
         """Epsilon of a round: growth^t after round t compounds to growth^(t (t - 1) / 2)."""
         grown = math.log(self.epsilon_growth) * round * (round - 1) / 2
         return min(self.epsilon * math.exp(min(grown, 700.0)), self.epsilon_largest)  # no float beyond e^709
 
-    def cluster(self, state: State, ids: Tensor, sizes: Tensor) -> tuple[int, Tensor]:
-        """The number of clusters among the participants, and their weights n_i / M_i [K] (not normalised)."""
-        similar = (quotients(state["similarity"], state["meetings"]) >= self.threshold(state["round"])).double()
-        together = similar[:, ids].T @ similar > 0
-        clusters, _ = connected_components(together[:, ids].numpy(), directed=False)
-        members = (together[:, ids] if self.cluster_size == "participants" else together).sum(1).double()
-        return int(clusters), (sizes.double() if self.weights == "examples" else 1.0) / members
+    def cluster(self, state: State, ids: Tensor, sizes: Tensor, clients: int) -> tuple[int, Tensor]:
+        """The number of clusters among the participants, and their weights n_i / M_i [K] (not normalised).
 
-    def observe(self, state: State, engine: Engine) -> dict[str, float]:
+        Clusters are the groups that similarity connects; M_i counts the clients similar to i themselves.
+        """
+        similar = self._similar(state, clients)
+        together = similar[ids.numpy()]
+        if self.closure:
+            together = together @ similar
+        among = together[:, ids.numpy()]
+        count, _ = connected_components(among, directed=False)
+        members = torch.from_numpy((among if self.cluster_size == "participants" else together).getnnz(1))
+        if self.threshold(state["round"]) == 0:  # then also those are similar of whom nothing is known
+            count, members = 1, torch.full_like(ids, len(ids) if self.cluster_size == "participants" else clients)
+        return int(count), (sizes.double() if self.weights == "examples" else 1.0) / members.double()
+
+    def _similar(self, state: State, clients: int) -> csr_matrix:
+        """Which clients are similar, each to itself as well: sparse [N, N] with entries where they are."""
+        known = state["pairs"]
+        similar = known["pair"][self.rescaled(known) >= self.threshold(state["round"])]
+        return pairs.matrix(similar, torch.ones(len(similar)), clients) + identity(clients, format="csr")
+
+    def metrics(self, state: State, ctx: Context) -> dict[str, float]:
         """Clusters among the participants; mean squared error of Q off the diagonal; this round's server time."""
-        error = (quotients(state["similarity"], state["meetings"]) - label_similarity(engine.world)).square()
-        pairs = ~torch.eye(len(error), dtype=torch.bool)
         return {
             "clusters": state["clusters"],
-            "similarity_mse": float(error[pairs].mean()) if pairs.any() else 0.0,
+            "similarity_mse": self._error(state["pairs"], ctx.world) / max(1, ctx.clients * (ctx.clients - 1)),
             "clustering_seconds": round(state["clustering_seconds"], 6),
             "averaging_seconds": round(state["averaging_seconds"], 6),
         }
 
-    def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
-        """The Q-matrix beside the true one as heat maps, and as a table."""
-        q, true = quotients(state["similarity"], state["meetings"]), label_similarity(engine.world)
+    def _error(self, known: pairs.Store, world: World) -> float:
+        """Sum of (q - t)^2 off the diagonal, t being the cosine of the label distributions.
+
+        Most q are 0, and the sum of t^2 over all pairs, U U^T for unit vectors U [N, C], is that over U^T U [C, C].
+        """
+        unit = F.normalize(world.label_counts.double())
+        total = (unit.T @ unit).square().sum() - unit.square().sum(1).square().sum()
+        for pair, q in zip(known["pair"].split(_AT_ONCE), self.rescaled(known).split(_AT_ONCE)):
+            first, second = pairs.ids(pair)
+            total += 2 * (q * (q - 2 * (unit[first] * unit[second]).sum(1))).sum()
+        return max(0.0, float(total))
+
+    def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
+        """The Q-matrix beside the true one as heat maps, and as a table: of many clients, the known pairs' alone."""
+        if ctx.clients > _SHOWN:
+            first, second = pairs.ids(state["pairs"]["pair"])
+            values = np.round(self.rescaled(state["pairs"]).numpy(), 6)
+            pairwise = pd.DataFrame({"client": first, "other": second, "similarity": values}).set_index("client")
+            return super().artifacts(state, ctx) | {"similarity": pairwise}
+        q, true = self.quotients(state, ctx.clients), label_similarity(ctx.world)
         figure = Figure(figsize=(11, 5), layout="constrained")
         titles = (f"Q-matrix after round {state['round']}", "cosine of the label distributions")
         for axes, matrix, title in zip(figure.subplots(1, 2), (q, true), titles):
             picture = axes.imshow(matrix.numpy(), vmin=0, vmax=1)
             axes.set(title=title, xlabel="client", ylabel="client")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(picture, ax=figure.axes)
         table = pd.DataFrame(np.round(q.numpy(), 6)).rename_axis("client")
-        return {f"similarity_round{state['round']:04d}": figure, "similarity": table}
-
-
-def quotients(similarity: Tensor, meetings: Tensor) -> Tensor:
-    """The Q-matrix [N, N]: known positive similarities rescaled to [0, 1]; all others, known or not, 0."""
-    counts = (meetings > 0) & (similarity > 0)
-    least = similarity[counts].min()
-    span = 1 - least
-    rescaled = (similarity - least) / span if span > 0 else torch.ones_like(similarity)
-    return torch.where(counts, rescaled, 0.0).clamp(0, 1)
+        found = {f"similarity_round{state['round']:04d}": figure, "similarity": table}
+        return super().artifacts(state, ctx) | found
 
 
 def label_similarity(world: World) -> Tensor:
@@ -199,35 +262,15 @@ def label_similarity(world: World) -> Tensor:
     return unit @ unit.T
 
 
-def distil(kernel: str, teacher: Tensor, student: Tensor, weight: Tensor) -> Tensor:
-    """KL(teacher || student) of the pairwise distributions of features [B, d] over a batch, padding left out.
+def _one_a_pair(first: Tensor, second: Tensor, clients: int, gen: Generator) -> Tensor:
+    """A standard normal number for each pair [P].
 
-    centred: exp(-(d - mean d)^2 / 2(var d + .001)) of the distances d, KL summed over the batch (the published
-    code's, which made the tables); gaussian: exp(-d^2 / 2(var d + .001)) with var d held fixed, summed;
-    cosine: (cos + 1) / 2, the mean over pairs (Passalis and Tefas). Rows are normalised; an example is no
-    neighbour of itself.
+    Of few clients they are drawn as a matrix, of which most entries are not used: which numbers a pair of a paper's
+    run gets does then not depend on which other pairs there are.
     """
-    pairs = (weight[:, None] * weight) * (1 - torch.eye(len(weight), dtype=weight.dtype, device=weight.device))
-    p, q = (_log_neighbours(kernel, features.to(weight.dtype), pairs) for features in (teacher, student))
-    divergence = (pairs * p.exp() * (p - q)).sum()
-    return divergence / pairs.sum().clamp_min(1) if kernel == "cosine" else divergence
-
-
-def _log_neighbours(kernel: str, features: Tensor, pairs: Tensor) -> Tensor:
-    """log p(j | i) [B, B] under the kernel; of no meaning where `pairs` is 0."""
-    if kernel == "cosine":
-        unit = features * (features.square().sum(1, keepdim=True) + 1e-12).rsqrt()
-        logs = ((unit @ unit.T + 1) / 2 + 1e-7).log()
-    else:
-        squares = (features[:, None] - features).square().sum(-1)
-        apart = squares > 0  # the square root has no gradient at 0, where two examples have the same features
-        distance = torch.where(apart, torch.where(apart, squares, 1.0).sqrt(), 0.0)
-        count = pairs.sum().clamp_min(1)
-        mean = (distance * pairs).sum() / count
-        variance = ((distance - mean).square() * pairs).sum() / count + 0.001
-        centred = kernel == "centred"
-        logs = -(distance - mean).square() / (2 * variance) if centred else -distance.square() / (2 * variance.detach())
-    return torch.where(pairs > 0, logs, -1e4).log_softmax(1)
+    if clients <= _TOGETHER:
+        return torch.randn(clients, clients, generator=gen, dtype=torch.float64)[first, second]
+    return torch.randn(len(first), generator=gen, dtype=torch.float64)
 
 
 def _now(device: torch.device) -> float:

@@ -7,23 +7,27 @@ over rounds stands beside a federated one. Nothing is communicated.
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Generator, Tensor
 
-from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Sent
-from fedexp.engine.exchange import State
+from fedexp.algorithms.fedavg import FedAvg, Stage
+from fedexp.engine import Context
 from fedexp.world import World
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Centralized(FedAvg):
     """The only client of its world holds the union of all clients' examples."""
 
-    def adapt(self, world: World) -> World:
-        return replace(world, sizes=torch.tensor([len(world.rows)]))
+    communicates = False
 
-    def select(self, state: State, world: World, gen: Generator) -> Tensor:
-        return torch.tensor([0])
+    def stages(self, ctx: Context) -> list[Stage]:
+        return [Stage("training", self, alone(ctx, pooled(ctx.world)))]
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        return super().send(state, ids)._replace(travels=False)
+
+def pooled(world: World) -> World:
+    """The world in which one client holds the union of all clients' examples."""
+    return replace(world, sizes=torch.tensor([len(world.rows)]))
+
+
+def alone(ctx: Context, world: World) -> Context:
+    """The context of the only client of `world`."""
+    return replace(ctx, world=world, cohort=1)

@@ -1,14 +1,13 @@
-"""Clustered federated learning: K models, and each client trains the one of its cluster.
+"""Clustered federated learning: M models, and each client trains the one of its cluster.
 
-The base of IFCA, FedSoft, FeSEM and of clusters by label distributions. The papers measure each client's
-model on data like its own; `observe` does that with every test example: a model's accuracy on each class,
-weighted by the client's own label distribution. Whose model is which is asked anew of every client there, also
-of those drawn long ago or never. As one global model, the cluster models' logits are summed (FedConcat,
-appendix D.8).
+The base of IFCA, FedSoft, FeSEM and of clusters by label distributions. The papers measure each client's model on data
+like its own; `metrics` does that with every test example: a model's accuracy on each class, weighted by the client's
+own label distribution. Whose model is which is asked anew of every client there, also of those drawn long ago or never.
+As one global model, the cluster models' logits are summed (FedConcat, appendix D.8).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,92 +15,152 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Engine, Sent, Trained
-from fedexp.engine.exchange import State
+from fedexp.bounds import AtLeast
+from fedexp.engine import Client, Context, Examples, State
 from fedexp.errors import require
-from fedexp.measure.skew import shares
 from fedexp.models import Model
 from fedexp.randomness import generator
-from fedexp.tree import Params, Stack
-from fedexp.world import World
+from fedexp.tree import Params, Stack, Tree
 
-_CHUNK = 1000  # examples in one forward pass
+_CHUNK = 1000  # test examples in one forward pass
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Clustered(FedAvg):
-    """clusters: K. State: "params" the cluster models [K, ...], "assigned" each client's cluster [N]."""
+    """clusters: M. State: "params" the cluster models [M, ...], "assigned" each client's cluster [N], on the CPU.
 
-    clusters: int = 5
+    Here clients stay in the clusters that they have; refinements say how they come by others.
+    """
 
-    def __post_init__(self) -> None:
-        whole = isinstance(self.clusters, int) and self.clusters >= 1
-        require(whole, "algorithm.clusters", self.clusters, "must be a number of at least 1")
+    clusters: Annotated[int, AtLeast(1)] = 5
 
-    def check(self, world: World) -> None:
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
         require(
-            self.clusters <= world.clients, "algorithm.clusters", self.clusters,
-            f"must be at most clients={world.clients}",
+            not isinstance(self.clusters, int) or self.clusters <= ctx.clients, "algorithm.clusters", self.clusters,
+            f"must be at most clients={ctx.clients}",
+        )  # fmt: skip
+        params = ctx.model.params()
+        require(
+            not self.server_optimizer.init({name: params[name] for name in ctx.weights}),
+            "server_optimizer", type(self.server_optimizer).__name__,
+            "remembers the steps of one global model, and clusters have one each; use server_optimizer=sgd",
         )  # fmt: skip
 
-    def init(self, world: World, model: Model, params: Params) -> State:
+    def init(self, ctx: Context, params: Params) -> State:
         models = tree.apply(torch.clone, tree.spread(params, self.clusters))
-        return {"round": 0, "params": models, "assigned": torch.zeros(world.clients, dtype=torch.int64)}
+        return {"params": models, "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
 
-    def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
-        """Find the clusters of this round's participants, before anything is trained."""
-        return state
+    def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
+        """The clusters [n] that clients `ids` would be in if they took part now; here those that they have.
 
-    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
-        """The clusters that clients `ids` would choose among the models as they are now; here those that they have.
-
-        Sends nothing: where a round's participants choose, `assign` notes what that takes.
+        Counted nowhere: what crosses the network in a round is `download` and `upload`.
         """
         return state["assigned"][ids]
 
-    def settled(self, state: State, engine: Engine) -> State:
+    def assignment(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Tensor:
+        """The clusters [K] that this round's cohort trained in, as the server can tell. state: as the round began."""
+        return self.choices(state, ids, ctx)
+
+    def membership(self, assigned: Tensor, uploads: Tree, models: int) -> Tensor:
+        """How far each of the cohort counts for each model [K, M], besides its number of examples."""
+        return F.one_hot(assigned, models)
+
+    def settled(self, state: State, ctx: Context) -> State:
         """The State in which every client has chosen anew."""
-        everyone = torch.arange(engine.world.clients)
-        return {**state, "assigned": self.choices(state, everyone, engine)}
+        return {**state, "assigned": self.choices(state, torch.arange(ctx.clients), ctx)}
 
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        ids = self.select(state, world, gen)
-        state = self.assign(state, ids, engine)
-        sent = self.send(state, ids)
-        trained = engine.train(self, state, ids, sent)
-        return {**self.merge(state, ids, sent, trained), "round": state["round"] + 1}
+    def shared(self, params: Stack, ctx: Context) -> Params:
+        """What one client trains: one model."""
+        return tree.take(params, 0)
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        return Sent(self.centre(state, ids))
+    def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        return {"model": tree.take(state["params"], self.choices(state, ids, ctx))}
 
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        """Each cluster's n_k-weighted mean; a cluster of which nobody took part keeps its model."""
-        member = F.one_hot(state["assigned"][ids], tree.length(state["params"])).T
-        return {**state, "params": means(state["params"], trained.params, member * trained.sizes)}
+    def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
+        return tree.mean(uploads["update"], self.selection.weights(ids, ctx) * uploads["membership"])
 
-    def centre(self, state: State, ids: Tensor) -> Stack:
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        """Each model steps as FedAvg's does, towards what those who count for it have returned; it stays where nobody
+        does."""
+        models, fresh = state["params"], []
+        own = self.assignment(state, ids, uploads, ctx)
+        counts = self.membership(own, uploads, tree.length(models))
+        for model, count in zip(tree.unstack(models), counts.T):
+            rows = count.nonzero().flatten()
+            if len(rows) > 0:
+                some, starts = tree.take(uploads, rows), tree.take(models, own[rows])
+                # From this model, not from the one that each started from: no difference within a cluster.
+                update = {name: change + (starts[name] - model[name]) for name, change in some["update"].items()}
+                seen = {**some, "update": update, "membership": count[rows]}
+                model = super().aggregate({**state, "params": model}, ids[rows], seen, ctx, gen)["params"]
+            fresh.append(model)
+        assigned = state["assigned"].clone()
+        assigned[ids] = own
+        return {**state, "params": tree.stack(fresh), "assigned": assigned}
+
+    def starts(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Stack:
+        return tree.take(state["params"], self.assignment(state, ids, uploads, ctx))
+
+    def center(self, state: State, ids: Tensor, ctx: Context) -> Stack:
         return tree.take(state["params"], state["assigned"][ids])
 
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
-        models = state["params"]
-        return torch.stack([model(one, x, training=False) for one in tree.unstack(models)]).sum(0)
+        return torch.stack([model(one, x, training=False) for one in tree.unstack(state["params"])]).sum(0)
 
-    def observe(self, state: State, engine: Engine) -> dict[str, float]:
+    def metrics(self, state: State, ctx: Context) -> dict[str, float]:
         """Mean over clients of their model's accuracy on their share of the test distribution."""
-        by_class, there = class_accuracy(state["params"], engine)
-        counts = engine.world.label_counts * there
+        by_class, there = class_accuracy(state["params"], ctx)
+        counts = ctx.world.label_counts * there
         held = counts.sum(1) > 0
-        assigned = self.settled(state, engine)["assigned"]
-        score = (shares(counts[held]) * by_class[assigned[held]]).sum(1).mean()
+        assigned = self.settled(state, ctx)["assigned"]
+        shares = counts[held].double() / counts[held].sum(1, keepdim=True)
+        score = (shares * by_class[assigned[held]]).sum(1).mean()
         return {"assigned_accuracy": float(score)}
 
-    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        return self.outcome(self.settled(state, engine))
+    def summary(self, state: State, ctx: Context) -> dict[str, Any]:
+        return self.outcome(self.settled(state, ctx))
 
     def outcome(self, settled: State) -> dict[str, Any]:
-        """What `conclude` says of clients that have chosen."""
+        """What `summary` says of clients that have chosen."""
         sizes = torch.bincount(settled["assigned"], minlength=tree.length(settled["params"]))
         return {"clients_by_cluster": sizes.tolist()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenByClients(Clustered):
+    """Each client receives all models and finds out which suits its examples (`inspect`); it uploads what it found,
+    besides the update of the one that it trained."""
+
+    def choice(self, found: Tree) -> Tensor:
+        """The cluster that a client chose by what it found: int64 []; or those of K clients, [K]."""
+        return found["choice"]
+
+    def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
+        """Without memory: what a client found out in earlier rounds does not count here."""
+        found = ctx.engine.inspect(self, ids, self.download(state, ids, ctx), {"own": {}})
+        return self.choice(found).cpu()
+
+    def assignment(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Tensor:
+        return self.choice(uploads).cpu()
+
+    def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        return {"model": tree.spread(state["params"], len(ids))}
+
+    def start(self, download: Tree, memory: Tree, found: Tree) -> Params:
+        row = self.choice(found).view(1)  # as an index of one: one that is a number alone cannot be vectorized
+        return tree.apply(lambda leaf: leaf.index_select(0, row).squeeze(0), download["model"])
+
+    def upload(self, params: Params, client: Client) -> Tree:
+        return {**super().upload(params, client), **client.found}
+
+
+def check_random(model: Model, instead: str) -> None:
+    """Raise ConfigError where `distinct` would shuffle weights that mean something."""
+    require(
+        model.pretrained is None, "model.pretrained", model.pretrained,
+        f"the clusters' first models are shuffled copies of one, which means nothing by then; {instead}",
+    )  # fmt: skip
 
 
 def distinct(params: Params, count: int) -> Stack:
@@ -122,37 +181,26 @@ def distinct(params: Params, count: int) -> Stack:
     return tree.stack([params, *others])
 
 
-def means(models: Stack, returned: Stack, weights: Tensor) -> Stack:
-    """Model s of [K, ...] becomes the mean of `returned` by weights[s]; it stays where these are all zero."""
-    fresh = [
-        tree.mean(returned, own) if bool(own.sum() > 0) else old for own, old in zip(weights, tree.unstack(models))
-    ]
-    return tree.stack(fresh)
+def losses(model: Model, models: Stack, examples: Examples) -> Tensor:
+    """Cross-entropy of each of M models on each of a client's training examples: [M, n_k]."""
+
+    def score(x: Tensor, y: Tensor) -> Tensor:
+        logits = [model(one, x, training=False) for one in tree.unstack(models)]
+        return torch.stack([F.cross_entropy(each, y, reduction="none") for each in logits], 1)
+
+    return examples.each(score).T.contiguous()  # a row a model, so that the means of equal ones are equal
 
 
 @torch.no_grad()
-def losses(models: Stack, client: int, engine: Engine) -> Tensor:
-    """Cross-entropy of each of K models on each of a client's training examples, un-augmented: [K, n_k]."""
-    world = engine.world
-
-    def score(one: Params, rows: Tensor) -> Tensor:
-        logits = engine.model(one, world.prepare(rows), training=False)
-        return F.cross_entropy(logits, world.y[rows], reduction="none")
-
-    parts = world.of(client).split(_CHUNK)
-    return torch.stack([torch.cat([score(one, rows) for rows in parts]) for one in tree.unstack(models)])
-
-
-@torch.no_grad()
-def class_accuracy(models: Stack, engine: Engine) -> tuple[Tensor, Tensor]:
-    """Each model's accuracy on the test examples of each class [K, C] (CPU), and which classes have any [C]."""
-    world = engine.world
+def class_accuracy(models: Stack, ctx: Context) -> tuple[Tensor, Tensor]:
+    """Each model's accuracy on the test examples of each class [M, C] (CPU), and which classes have any [C]."""
+    world = ctx.world
     hits = torch.zeros(tree.length(models), world.classes, dtype=torch.float64)
     for start in range(0, len(world.test_y), _CHUNK):
         rows = slice(start, start + _CHUNK)
         x, labels = world.prepare_test(rows), world.test_y[rows].cpu()
         for row, one in enumerate(tree.unstack(models)):
-            right = engine.model(one, x, training=False).argmax(1).cpu() == labels
+            right = ctx.model(one, x, training=False).argmax(1).cpu() == labels
             hits[row] += torch.bincount(labels[right], minlength=world.classes)
     counts = torch.bincount(world.test_y.cpu(), minlength=world.classes)
     return hits / counts.clamp_min(1), counts > 0

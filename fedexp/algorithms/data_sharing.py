@@ -7,87 +7,84 @@ has trained on G. From then on it is FedAvg: n_k counts the shared examples too.
 """
 
 from dataclasses import dataclass, replace
-from math import inf
+from typing import Annotated
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedexp import tree
+from fedexp.algorithms.fedavg import Stage
 from fedexp.algorithms.fedavg_pretrained import FedAvgPretrained
-from fedexp.engine import Engine
-from fedexp.engine.exchange import State
+from fedexp.bounds import Above, Within
+from fedexp.engine import Context, State
 from fedexp.errors import require
 from fedexp.randomness import generator
+from fedexp.tree import Tree
 from fedexp.world import World
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class DataSharing(FedAvgPretrained):
-    """seed: the run's. holdout = |H| / all training examples. The pretraining_ keys concern the warm-up model."""
+    """holdout = |H| / all training examples. The pretraining_ keys concern the warm-up model."""
 
-    seed: int = 0
-    holdout: float = 0.2
-    beta: float = 0.1
-    alpha: float = 1.0
+    holdout: Annotated[float, Within(0, 1, open_below=True, open_above=True)] = 0.2
+    beta: Annotated[float, Above(0)] = 0.1
+    alpha: Annotated[float, Within(0, 1)] = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.holdout < 1, "algorithm.holdout", self.holdout, "must be in (0, 1)")
-        require(0 < self.beta < inf, "algorithm.beta", self.beta, "must be above 0 and finite")
-        require(0 <= self.alpha <= 1, "algorithm.alpha", self.alpha, "must be in [0, 1]")
-
-    def adapt(self, world: World) -> World:
-        """Each client's own examples without H, then its part of G."""
-        labels, rows = world.y.cpu(), world.rows.cpu()
-        held = self._hold_out(labels, world.classes)
-        own = [part[~torch.isin(part, held)] for part in rows.split(world.sizes.tolist())]
+    def stages(self, ctx: Context) -> list[Stage]:
+        """Raises ConfigError for a hold-out or a beta that these clients' data do not allow."""
+        world = ctx.world
+        level = f"{float(world.noise.deviation.max()):g}" if world.noise else 0
+        require(world.noise is None, "partition.noise", level, "shared examples are no client's, to have its noise")
+        held = self.hold_out(world, ctx.seed)
+        own = [part[~torch.isin(part, held)] for part in world.rows.cpu().split(world.sizes.tolist())]
         require(
             all(map(len, own)), "algorithm.holdout", self.holdout,
             "leaves a client without examples of its own; use a smaller one",
         )  # fmt: skip
-        examples = sum(map(len, own))
-        shared = round(self.beta * examples / world.classes)
-        require(
-            1 <= shared <= held.shape[1], "algorithm.beta", self.beta,
-            f"{examples} examples of the clients and {held.numel()} held out allow from "
-            f"{world.classes / examples:.2g} to {held.numel() / examples:.4g}; or change algorithm.holdout",
-        )  # fmt: skip
-        self.shared = held[:, :shared].reshape(-1)  # G; made anew whenever a run starts or is resumed
-        part = round(self.alpha * len(self.shared))
-        draw = generator(self.seed, "sharing")
-        parts = [
-            torch.cat([mine, self.shared[torch.randperm(len(self.shared), generator=draw)[:part]]]) for mine in own
-        ]
-        sizes = torch.tensor([len(each) for each in parts])
-        return replace(world, rows=torch.cat(parts).to(world.device), sizes=sizes)
+        shared = self._shared(held, sum(map(len, own)))
+        received, draw = round(self.alpha * len(shared)), generator(ctx.seed, "sharing")
+        parts = [torch.cat([mine, shared[torch.randperm(len(shared), generator=draw)[:received]]]) for mine in own]
+        return self.pretraining(ctx, _holding(world, [shared]), _holding(world, parts))
 
-    def _hold_out(self, labels: Tensor, classes: int) -> Tensor:
-        """H: ids [C, |H| / C], in random order for each class."""
-        each = round(self.holdout * len(labels) / classes)
-        smallest = int(torch.bincount(labels, minlength=classes).min())
+    def hold_out(self, world: World, seed: int) -> Tensor:
+        """H: ids [C, |H| / C], in random order for each class, on the CPU; none that a client is evaluated on."""
+        labels, classes = world.y.cpu(), world.classes
+        each, free = round(self.holdout * len(labels) / classes), torch.ones(len(labels), dtype=torch.bool)
+        if world.held is not None:
+            free[world.held.cpu()] = False
+        ids = [(free & (labels == label)).nonzero().squeeze(1) for label in range(classes)]
+        smallest = min(map(len, ids))
         require(
             1 <= each <= smallest, "algorithm.holdout", self.holdout,
             f"takes {each} examples of each class, of which the smallest has {smallest}",
         )  # fmt: skip
-        draw = generator(self.seed, "hold-out")
-        ids = [(labels == label).nonzero().squeeze(1) for label in range(classes)]
+        draw = generator(seed, "hold-out")
         return torch.stack([own[torch.randperm(len(own), generator=draw)[:each]] for own in ids])
 
-    def pretraining_world(self, world: World) -> World:
-        return replace(world, rows=self.shared.to(world.device), sizes=torch.tensor([len(self.shared)]))
+    def _shared(self, held: Tensor, examples: int) -> Tensor:
+        """G: ids [|G|], where the clients hold so many examples besides H."""
+        classes, most = held.shape
+        each = round(self.beta * examples / classes)
+        require(
+            1 <= each <= most, "algorithm.beta", self.beta,
+            f"{examples} examples of the clients and {held.numel()} held out allow from "
+            f"{classes / examples:.2g} to {held.numel() / examples:.4g}; or change algorithm.holdout",
+        )  # fmt: skip
+        return held[:, :each].reshape(-1)
 
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        if state["round"] == 0:
-            engine.exchange(torch.arange(world.clients), down=self._initial(state, world))
-        return super().round(state, world, engine, gen)
-
-    def _initial(self, state: State, world: World) -> tree.Tree:
-        """What all N clients receive once: their shared examples as they are stored, and the warm-up model."""
-        part = round(self.alpha * len(self.shared))
-        down: tree.Tree = {}
-        if part:
-            rows = torch.stack([world.of(client)[-part:] for client in range(world.clients)])
-            down = {"x": world.x[rows], "y": world.y[rows]}
+    def enter(self, state: State, ctx: Context) -> State:
+        """All N clients receive, once, their shared examples as they are stored, and the warm-up model."""
+        world = ctx.world
+        held = self.hold_out(world, ctx.seed).to(world.device)
+        rows = world.rows[torch.isin(world.rows, held)].view(world.clients, -1)  # what a client has of H, it received
+        sent: Tree = {"x": world.x[rows], "y": world.y[rows]} if rows.numel() else {}
         if state["pretraining"]["epochs"]:
-            down["model"] = tree.spread(state["params"], world.clients)
-        return down
+            sent["model"] = tree.spread(state["params"], world.clients)
+        self.survey(state, torch.arange(world.clients), sent, ctx)
+        return super().enter(state, ctx)
+
+
+def _holding(world: World, parts: list[Tensor]) -> World:
+    """The world whose clients hold the examples `parts`."""
+    return replace(world, rows=torch.cat(parts).to(world.device), sizes=torch.tensor([len(each) for each in parts]))

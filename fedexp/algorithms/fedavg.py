@@ -1,107 +1,292 @@
-"""FedAvg (McMahan et al., AISTATS 2017), and the contract that every other algorithm refines."""
+"""FedAvg (McMahan et al., AISTATS 2017), and the contract that every other algorithm refines.
+
+Three things are kept apart. `download` is all that crosses from the server to a client, `upload` all that crosses
+back, and bytes are counted from these two alone. `memory` is what a client keeps to itself from round to round, and is
+never counted. There is no other way to move a tensor between the two sides.
+
+Sizes: N clients, K in a cohort, C classes, B batch size. Params: one model by name; Stack: the same with a leading K.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedexp import tree
-from fedexp.engine import Batch, Engine, Local, Sent, Trained
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
+from fedexp.bounds import check_fields
+from fedexp.compression.none import NoCompression
+from fedexp.engine import Batch, Client, Context, Examples, Local, Pass, Question, State, client_rows
+from fedexp.errors import require
+from fedexp.frozen import Frozen
 from fedexp.models import Model
-from fedexp.tree import Params, Stack
-from fedexp.world import World
+from fedexp.privacy.none import NoPrivacy
+from fedexp.selection.uniform import Uniform
+from fedexp.server_optimizer.sgd import Sgd
+from fedexp.system.none import Ideal
+from fedexp.tree import Params, Stack, Tree
 
 
-@dataclass
-class FedAvg:
-    """Select K clients uniformly, train them from the global model, average by their number of examples.
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Frozen):
+    """Select K clients, train them from the global model, move it along their mean update, weighted by n_k.
 
-    Fields are settings and never change; all memory is in State, nested dicts of tensors and plain
-    numbers, so that a checkpoint is free. State may be changed in place in `merge` alone.
+    Fields are settings and never change; all memory is in State and in the clients' memory, nested dicts of tensors
+    and plain numbers, so that checkpoints, resuming and any number of workers are right by construction.
     """
 
-    clients_per_round: int
-    local: Local
+    selection: Uniform = Uniform()
+    server_optimizer: Sgd = Sgd()
+    compression: NoCompression = NoCompression()
+    privacy: NoPrivacy = NoPrivacy()
+    system: Ideal = Ideal()
 
-    def check(self, world: World) -> None:
-        """Raise ConfigError for settings that cannot work in this world, before any training."""
+    communicates = True  # False where nothing crosses a network (centralized training)
 
-    def adapt(self, world: World) -> World:
-        """The world that this algorithm trains in (centralized pools the clients)."""
-        return world
+    @property
+    def needs_all(self) -> str:
+        """Why every client that is drawn must answer, after all of its work; empty where it need not."""
+        return ""
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        """All of the server's and the clients' memory; "round" counts finished rounds.
+    trains_anew = False  # whether a client that fills two places of a cohort trains for each; else once for both
+    needs_head = False  # True where the model must be an encoder and a head (fedexp.models.Classifier)
+    two_models = False  # True where a client has a whole model of its own beside the global one; both are evaluated
 
-        `model.weights` names the entries of params that are trained; the rest are running statistics.
-        """
-        return {"round": 0, "params": params}
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm")
 
-    def prepare(self, state: State, world: World, engine: Engine) -> State:
-        """Training before the first round (a warm-up model); not called again when a run is resumed."""
-        return state
+    # ---- the server, before the first round
 
-    def select(self, state: State, world: World, gen: Generator) -> Tensor:
-        """Client ids [K]: uniform without replacement."""
-        return torch.randperm(world.clients, generator=gen)[: self.clients_per_round]
+    def stages(self, ctx: Context) -> "list[Stage]":
+        """What a run goes through, one after another: for most algorithms, one stage of all rounds."""
+        return [Stage("training", self, ctx)]
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        """From which weights each client starts, and with what else."""
-        return Sent(tree.spread(state["params"], len(ids)))
+    def check(self, ctx: Context) -> None:
+        """Raise ConfigError for settings that cannot work in this world with this model."""
+        self.selection.check(ctx)
+        require(
+            type(self.privacy) is NoPrivacy or type(self.selection).question is Uniform.question,
+            "privacy", type(self.privacy).__name__,
+            f"does not cover what {type(self.selection).__name__} asks of the clients; use privacy=none",
+        )  # fmt: skip
+        require(
+            ctx.model.splits or not self.needs_head, "model", type(ctx.model.net).__name__,
+            f"{type(self).__name__} needs a model of an encoder and a head: fedexp.models.Classifier(encoder, head)",
+        )  # fmt: skip
+        require(
+            not (self.compression.merges and self.overrides("combine", "aggregate")),
+            "compression", type(self.compression).__name__,
+            f"merges updates in a way of its own, and so does {type(self).__name__}; use one that only encodes them",
+        )  # fmt: skip
+        self._check_system(ctx)
+        if type(self.privacy) is not NoPrivacy:
+            self._check_privacy(ctx)
 
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
-        """What ONE client minimises on one batch: mean cross-entropy. Pure; vectorised by the engine."""
-        return batch.mean(F.cross_entropy(model(params, batch.x), batch.y, reduction="none"))
+    def overrides(self, *hooks: str) -> list[str]:
+        """Which of these hooks this algorithm does in a way of its own, which parts may not allow."""
+        return [name for name in hooks if getattr(type(self), name) is not getattr(FedAvg, name)]
 
-    def correct(self, grads: Params, params: Params, sent: OneClient) -> Params:
-        """A change to ONE client's gradient, before clipping, weight decay and momentum."""
-        return grads
+    def _check_system(self, ctx: Context) -> None:
+        chosen, name = type(self.system).__name__, type(self).__name__
+        require(
+            self.communicates or not self.system.clock, "system", chosen,
+            f"is of clients' devices, and {name} has none; use system=none",
+        )  # fmt: skip
+        require(
+            self.system.reliable or not self.needs_all, "system", chosen,
+            f"{name} needs an answer of every client that is drawn: {self.needs_all}; use devices that do not fail",
+        )  # fmt: skip
+        self.system.check(ctx)
 
-    def answer(self, model: Model, sent: OneClient, x: Tensor) -> Tensor:
-        """Logits [n, C] of the model that ONE client received, before it trains."""
-        return model(sent.start, x, training=False)
+    def _check_privacy(self, ctx: Context) -> None:
+        """Privacy covers the mean of bounded updates: nothing else may tell the server of its clients."""
+        chosen, name = type(self.privacy).__name__, type(self).__name__
+        own = self.overrides("stages", "enter", "select", "upload", "combine", "aggregate")
+        require(
+            not own, "privacy", chosen,
+            f"covers the mean of bounded updates alone, and {name} has a way of its own to {', '.join(own)}; "
+            "use privacy=none",
+        )  # fmt: skip
+        require(
+            not self.compression.merges, "compression", type(self.compression).__name__,
+            "counts votes, and privacy's noise is for a mean; use another compression, or privacy=none",
+        )  # fmt: skip
+        crossing = {*self.shared(ctx.model.params(), ctx)} - {*ctx.weights}
+        require(
+            not crossing, "privacy", chosen,
+            f"does not cover running statistics, which cross as they are ({', '.join(sorted(crossing))}); use a model "
+            "without batch normalisation, or algorithm=fedbn",
+        )  # fmt: skip
+        self.privacy.check(ctx, self.selection.sampling)
 
-    def reply(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> tree.Tree:
-        """What clients send up besides their weights."""
+    def init(self, ctx: Context, params: Params) -> State:
+        """What the server remembers: "params", which becomes model.pt, and whatever else the algorithm needs."""
+        return {"params": params}
+
+    def memory(self, ctx: Context, params: Params) -> Tree:
+        """ONE client's memory before it has ever taken part."""
         return {}
 
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        """The server's step: the mean of the returned models, weighted by n_k."""
-        return {**state, "params": tree.mean(trained.params, trained.sizes)}
+    def enter(self, state: State, ctx: Context) -> State:
+        """Once, before a stage's first round: what the server asks or sends all clients (see `survey`)."""
+        return state
 
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        """One communication round."""
-        ids = self.select(state, world, gen)
-        sent = self.send(state, ids).to(world.device)
-        trained = engine.train(self, state, ids, sent)
-        return {**self.merge(state, ids, sent, trained), "round": state["round"] + 1}
+    # ---- the server, each round
 
-    def centre(self, state: State, ids: Tensor) -> Stack:
+    def select(self, state: State, ctx: Context, gen: Generator) -> Tensor:
+        """Client ids [K]. Where a selection asks candidates, they receive what the cohort downloads, once."""
+        ids = self.selection.select(state["selection"], ctx, gen)
+        question = self.selection.question(self, state["round"], ctx)
+        if question is None:
+            return ids
+        sent = self.download(state, ids, ctx)
+        chosen = self.selection.choose(ids, self.survey(state, ids, sent, ctx, question), ctx)
+        ctx.engine.count(down=-len(chosen) * tree.size_in_bytes(sent) // len(ids))  # they need no second copy
+        return ids[chosen]
+
+    def shared(self, params: Params, ctx: Context) -> Params:
+        """The entries of a model that cross the network; all others stay where they are."""
+        return params
+
+    def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        """All that crosses down, leaves [K, ...] (views by tree.spread where all get the same). "model" is what
+        clients start from, unless `start` says otherwise."""
+        return {"model": tree.spread(self.shared(state["params"], ctx), len(ids))}
+
+    def answers(
+        self, state: State, ids: Tensor, examples: list[int], failed: int, down: float, up: float, ctx: Context
+    ) -> tuple[Tensor, float]:
+        """Which of clients `ids`, who have trained, are in time [K], and how many simulated seconds the round takes:
+        as the system says (fedexp/system/none.py)."""
+        return self.system.answers(ids, examples, failed, down, up, ctx, state["round"])
+
+    def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
+        """What the cohort says the model should change by: the mean update, weighted by n_k."""
+        weights = self.privacy.weights(self.selection.weights(ids, ctx))
+        return self.compression.merge(uploads["update"], weights, ctx.weights)
+
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        """The server's step, from what was uploaded (updates decoded) and from nothing else of the clients."""
+        return self.step(state, self.combine(state, ids, uploads, ctx), len(ids), ctx)
+
+    def step(self, state: State, update: Params, cohort: int, ctx: Context) -> State:
+        """The State after the server optimizer's step along the mean update of `cohort` clients."""
+        trained = {name: update[name] for name in ctx.weights if name in update}
+        trained = self.privacy.perturb(trained, cohort, state.get("privacy", {}), ctx, state["round"])
+        old, rate = state["params"], ctx.local.rate(state["round"])
+        before = {name: old[name] for name in trained}
+        stepped, optimizer = self.server_optimizer.step(before, trained, state["optimizer"], rate)
+        others = {name: old[name] + change for name, change in update.items() if name not in trained}
+        return {**state, "params": {**old, **others, **stepped}, "optimizer": optimizer}
+
+    def survey(
+        self, state: State, ids: Tensor, download: Tree, ctx: Context, question: Question | None = None
+    ) -> Tree:  # fmt: skip
+        """What clients `ids` [n] find out on `download` by `inspect`, the question's or the algorithm's own, without
+        training: leaves [n, ...].
+
+        What goes down and what comes back is counted like any download and upload.
+        """
+        memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)
+        return ctx.engine.survey(question or self, ids, download, memory)
+
+    # ---- ONE client; pure functions, which a worker runs as they are and the engine vectorizes
+
+    def passes(self, local: Local) -> list[Pass]:
+        """Its ways through its examples in a round, one after another (see `Pass`): for most algorithms one."""
+        return [Pass(self, local)]
+
+    def trains(self, model: Model) -> list[str]:
+        """Names of the entries that it trains; others change only as running statistics do."""
+        return model.weights
+
+    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
+        """What it finds out on its own examples before it trains. Not vectorized. Stays with the client, unless
+        `upload` sends it or a survey asked for it."""
+        return {}
+
+    def start(self, download: Tree, memory: Tree, found: Tree) -> Params:
+        """From which weights it trains."""
+        return download["model"]
+
+    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
+        """What it minimises on one batch: mean cross-entropy."""
+        return batch.cross_entropy(model(params, batch.x))
+
+    def correct(self, grads: Params, params: Params, client: Client) -> Params:
+        """A change to its gradient, before clipping, weight decay and momentum."""
+        return grads
+
+    def upload(self, params: Params, client: Client) -> Tree:
+        """All that crosses up. "update" passes privacy and compression; anything else crosses as it is."""
+        return {"update": {name: params[name] - client.start[name] for name in client.download["model"]}}
+
+    def remember(self, params: Params, client: Client) -> Tree:
+        """Its memory from now on."""
+        return client.memory
+
+    # ---- evaluation and reports
+
+    def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
+        """Logits [n, C] of the global model."""
+        return model(state["params"], x, training=False)
+
+    def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        """What any clients `ids` [n], drawn or not, would receive to use a model rather than to train it."""
+        return self.download(state, ids, ctx)
+
+    def personal(self, download: Tree, memory: Tree, found: Tree) -> Params:
+        """The model that ONE client uses, if it received `download` now: the one that it would start from."""
+        return self.start(download, memory, found)
+
+    def tuning(self) -> "dict[str, FedAvg]":
+        """What clients may train by themselves before they use their model, to be evaluated by these names (see
+        fedexp/algorithms/fedavg_ft.py): nothing."""
+        return {}
+
+    def starts(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Stack:
+        """The models that the cohort started from, as the server can tell; the entries that updates are of."""
+        return self.download(state, ids, ctx)["model"]
+
+    def center(self, state: State, ids: Tensor, ctx: Context) -> Stack:
         """The model that each of `ids` is measured against for weight divergence: the global one."""
         return tree.spread(state["params"], len(ids))
 
-    def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
-        """Logits [n, C] of what is evaluated now: the global model."""
-        return model(state["params"], x, training=False)
-
-    def examined(self, state: State, engine: Engine) -> tuple[Callable[[Tensor], Tensor], World]:
-        """The function from test examples to logits, and the world that those are read from: `predict` over
-        the run's world (or, where an algorithm keeps features of them, a head over these)."""
-        return (lambda x: self.predict(state, engine.model, x)), engine.world
-
-    def observe(self, state: State, engine: Engine) -> dict[str, float]:
+    def metrics(self, state: State, ctx: Context) -> dict[str, float]:
         """What this algorithm adds to the row of an evaluated round in metrics.csv."""
         return {}
 
-    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
+    def summary(self, state: State, ctx: Context) -> dict[str, Any]:
         """What it adds to result.json at the end."""
         return {}
 
-    def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
+    def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
         """Pictures (matplotlib figures) and tables (data frames) for the run's folder, by file name."""
-        return {}
+        return self.selection.artifacts(state["selection"])
+
+
+def initial(algorithm: FedAvg, state: State, ctx: Context) -> State:
+    """The State that this algorithm's init gives from the last stage's."""
+    return algorithm.init(ctx, state["params"])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run: an algorithm and where it trains.
+
+    rounds: how many; None: all that remain of the run. counted: whether they are communication rounds (training at the
+    server beforehand is not). begin: the algorithm's first State from the last stage's final one, whole, its "round"
+    included (for the first stage, {"params": the initial model}); by default its `init`. inside: the context, where
+    that depends on what the State holds (a head over frozen encoders); called as the stage begins and when a run is
+    resumed within it. done: ends the stage early; asked before every round, the first included. Each algorithm is
+    checked in its stage's own context.
+    """
+
+    name: str
+    algorithm: FedAvg
+    context: Context
+    rounds: int | None = None
+    counted: bool = True
+    begin: Callable[[Any, State, Context], State] = initial
+    inside: Callable[[State, Context], Context] = lambda state, ctx: ctx
+    done: Callable[[State, Context], bool] = lambda state, ctx: False

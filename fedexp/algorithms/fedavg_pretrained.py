@@ -1,83 +1,81 @@
 """FedAvg from a model that centralized SGD has pre-trained (Zhao et al. 2018, section 2.2)."""
 
+import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
-from fedexp.algorithms.centralized import Centralized
-from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Engine
-from fedexp.engine.exchange import State
-from fedexp.errors import require
+from fedexp.algorithms.centralized import Centralized, alone, pooled
+from fedexp.algorithms.fedavg import FedAvg, Stage, initial
+from fedexp.bounds import AtLeast, Within
+from fedexp.engine import Context, State
 from fedexp.measure import accuracy
-from fedexp.models import Model
-from fedexp.randomness import generator
 from fedexp.tree import Params
 from fedexp.world import World
 
+log = logging.getLogger(__name__)
 
-@dataclass
+
+@dataclass(frozen=True, kw_only=True)
 class FedAvgPretrained(FedAvg):
-    """pretraining_epochs: at most so many (0: none). pretraining_target: stop at this test accuracy; null:
-    never. pretraining_batch_size: null for K B, the batch of the paper's SGD. pretraining_lr_decay: times the
-    learning rate, every epoch; null for the run's own.
+    """pretraining_epochs: at most so many (0: none). pretraining_target: stop at this test accuracy, as in the paper,
+    where the test set decides; null: never. pretraining_batch_size: null for K B, the batch of the paper's SGD.
+    pretraining_lr_decay: times the learning rate, every epoch; null for the run's own.
 
     It begins with the run's learning rate; the rounds then start afresh.
     """
 
-    pretraining_epochs: int = 100
-    pretraining_target: float | None = None
-    pretraining_batch_size: int | None = None
-    pretraining_lr_decay: float | None = None
+    pretraining_epochs: Annotated[int, AtLeast(0)] = 100
+    pretraining_target: Annotated[float | None, Within(0, 1, open_below=True)] = None
+    pretraining_batch_size: Annotated[int | None, AtLeast(1)] = None
+    pretraining_lr_decay: Annotated[float | None, Within(0, 1, open_below=True)] = None
 
-    def __post_init__(self) -> None:
-        target, size, decay = self.pretraining_target, self.pretraining_batch_size, self.pretraining_lr_decay
-        require(
-            self.pretraining_epochs >= 0, "algorithm.pretraining_epochs", self.pretraining_epochs, "must be at least 0"
-        )
-        require(
-            target is None or 0 < target <= 1, "algorithm.pretraining_target", target,
-            "accuracies are fractions in (0, 1]; null for none",
-        )  # fmt: skip
-        require(size is None or size >= 1, "algorithm.pretraining_batch_size", size, "must be at least 1; null for K B")
-        require(
-            decay is None or 0 < decay <= 1, "algorithm.pretraining_lr_decay", decay,
-            "must be in (0, 1]; null for local.lr_decay",
-        )  # fmt: skip
+    def stages(self, ctx: Context) -> list[Stage]:
+        return self.pretraining(ctx, pooled(ctx.world), ctx.world)
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        nothing = {"epochs": 0, "accuracy": None, "target_reached": None}
-        return {**super().init(world, model, params), "pretraining": nothing}
-
-    def pretraining_world(self, world: World) -> World:
-        """Where the model is trained beforehand: the union of the clients' data, as one client."""
-        return Centralized(1, self.local).adapt(world)
-
-    def prepare(self, state: State, world: World, engine: Engine) -> State:
-        """Train epoch by epoch. The test set decides when to stop, as in the paper."""
+    def pretraining(self, ctx: Context, server: World, clients: World) -> list[Stage]:
+        """Epochs of SGD in the world `server` of one client, then FedAvg in the world `clients`."""
+        training = Stage("training", self, replace(ctx, world=clients))
         if self.pretraining_epochs == 0:
-            return state
-        size = self.pretraining_batch_size or self.clients_per_round * self.local.batch_size
-        local = replace(self.local, epochs=1, steps=None, batch_size=size)
-        if self.pretraining_lr_decay is not None:
-            local = replace(local, lr_decay=self.pretraining_lr_decay)
-        rule, pooled, model = Centralized(1, local), self.pretraining_world(world), engine.model
-        # An engine of its own: this is no exchange with clients and no part of a round's measures.
-        server = Engine(model, pooled, local, engine.hardware, engine.seed, engine.shop.stopped)
-        trained, score, reached = rule.init(pooled, model, state["params"]), 0.0, None
-        target = self.pretraining_target
-        while trained["round"] < self.pretraining_epochs and not reached:
-            trained = rule.round(trained, pooled, server, generator(engine.seed, "pretraining", trained["round"]))
-            server.drain()
-            score = float(accuracy.test(lambda x, now=trained: rule.predict(now, model, x), pooled)[0])
-            reached = None if target is None else score >= target
-        server.close()
-        epochs = trained["round"]
-        short = f", short of algorithm.pretraining_target={target}" if reached is False else ""
-        print(
-            f"fedexp: pre-trained for {epochs} epochs of {len(pooled.rows)} examples: test accuracy {score:.2%}{short}"
-        )
-        done = {"epochs": epochs, "accuracy": score, "target_reached": reached}
-        return {**state, "params": trained["params"], "pretraining": done}
+            return [training]
+        decay = ctx.local.lr_decay if self.pretraining_lr_decay is None else self.pretraining_lr_decay
+        size = self.pretraining_batch_size or ctx.cohort * ctx.local.batch_size
+        local = replace(ctx.local, epochs=1, steps=None, batch_size=size, lr_decay=decay)
+        before = Stage(
+            "pretraining", Centralized(), replace(alone(ctx, server), local=local), self.pretraining_epochs,
+            counted=False, done=self.reached,
+        )  # fmt: skip
+        return [before, replace(training, begin=partial(after_pretraining, examples=len(server.rows)))]
 
-    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        return {f"pretraining_{name}": value for name, value in state["pretraining"].items()}
+    def reached(self, state: State, ctx: Context) -> bool:
+        """Whether the target ends pre-training; at the earliest after an epoch."""
+        target = self.pretraining_target
+        return target is not None and state["round"] > 0 and _accuracy(state["params"], ctx) >= target
+
+    def init(self, ctx: Context, params: Params) -> State:
+        return {**super().init(ctx, params), "pretraining": {"epochs": 0}}
+
+    def summary(self, state: State, ctx: Context) -> dict[str, Any]:
+        score, target = state["pretraining"].get("accuracy"), self.pretraining_target
+        return {
+            "pretraining_epochs": state["pretraining"]["epochs"],
+            "pretraining_accuracy": score,
+            "pretraining_target_reached": None if score is None or target is None else score >= target,
+        }
+
+
+def after_pretraining(algorithm: FedAvgPretrained, state: State, ctx: Context, examples: int) -> State:
+    """The first State from the last one of pre-training on so many examples: its model, and how far it came."""
+    found = {"epochs": state["round"], "accuracy": _accuracy(state["params"], ctx)}
+    first = {**initial(algorithm, state, ctx), "pretraining": found}
+    missed = algorithm.summary(first, ctx)["pretraining_target_reached"] is False
+    log.info(
+        "pre-trained for %d epochs of %d examples: test accuracy %.2f%%%s", found["epochs"], examples,
+        100 * found["accuracy"],
+        f", short of algorithm.pretraining_target={algorithm.pretraining_target}" if missed else "",
+    )  # fmt: skip
+    return first
+
+
+def _accuracy(params: Params, ctx: Context) -> float:
+    return float(accuracy.test(lambda x: ctx.model(params, x, training=False), ctx.world)[0])

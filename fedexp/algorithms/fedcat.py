@@ -3,93 +3,136 @@
 K copies of the global model each visit K devices, one a round, before they are merged (a cycle of K
 rounds); devices are drawn one from each of K random groups, those that took part least the likeliest.
 
-Between merges the last merged model is evaluated, so the curve over communication rounds is a staircase
-that rises every K rounds, as in the paper, which tests every 10 rounds with K = 10. The ablations of its
-section 4.3 are two switches: `fedcat_gc` selects from groups but merges every round, `fedcat_dc`
-concatenates but selects uniformly. With neither, this is FedAvg.
+Between merges the last merged model is evaluated and is what a client uses, so the curve over communication rounds is
+a staircase that rises every K rounds, as in the paper, which tests every 10 rounds with K = 10. The server optimizer
+steps at a merge, along the merged copies' mean change. The ablations of the paper's section 4.3 are two switches:
+`fedcat_gc` selects from groups but merges every round, `fedcat_dc` concatenates but selects as `selection` says,
+uniformly by default. With neither, this is FedAvg.
 
 The paper does not give lambda, epsilon or how counts start; here they count from 0 and the weight of a
 device is 1 / sqrt(count + 1), ties broken at random.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Engine, Sent, Trained
-from fedexp.engine.exchange import State
+from fedexp.bounds import AtLeast, Within
+from fedexp.engine import Context, State
 from fedexp.errors import require
-from fedexp.models import Model
-from fedexp.tree import Params
-from fedexp.world import World
+from fedexp.privacy.none import NoPrivacy
+from fedexp.randomness import generator
+from fedexp.selection.uniform import Uniform
+from fedexp.tree import Params, Tree
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class FedCat(FedAvg):
     """epsilon: probability of the greedy choice (algorithm 3, line 3). cycles_per_grouping: lambda, the
     number of cycles after which devices are grouped anew."""
 
-    epsilon: float = 0.5
-    cycles_per_grouping: int = 1
+    epsilon: Annotated[float, Within(0, 1)] = 0.5
+    cycles_per_grouping: Annotated[int, AtLeast(1)] = 1
     grouping: bool = True
     concatenation: bool = True
 
-    def __post_init__(self) -> None:
-        require(0 <= self.epsilon <= 1, "algorithm.epsilon", self.epsilon, "must be in [0, 1]")
-        cycles = self.cycles_per_grouping
-        require(cycles >= 1, "algorithm.cycles_per_grouping", cycles, "must be at least 1")
+    @property
+    def needs_all(self) -> str:
+        return "each visit takes a copy of the model further" if self.concatenation else ""
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        k = self.clients_per_round
-        return {
-            **super().init(world, model, params),
-            "copies": tree.apply(torch.clone, tree.spread(params, k)),
-            "examples": torch.zeros(k, dtype=torch.int64),
-            "counts": torch.zeros(world.clients, k, dtype=torch.int64),
-            "groups": torch.zeros(world.clients, dtype=torch.int64),
-        }
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        require(
+            not self.grouping or self.selection == Uniform(), "selection", self.selection,
+            "FedCat draws devices from groups of its own; leave selection=uniform, or set algorithm.grouping=false",
+        )  # fmt: skip
+        require(
+            not self.concatenation or self.selection.sampling != "poisson", "selection", "poisson",
+            "FedCat has a copy for each of clients_per_round devices; use a selection of a fixed size, or "
+            "algorithm.concatenation=false",
+        )  # fmt: skip
+        require(
+            not self.concatenation or type(self.selection).question is Uniform.question, "selection", self.selection,
+            "asks how well clients do with the model that they receive, and FedCat's copies pass from one to the next; "
+            "use selection=uniform",
+        )  # fmt: skip
+        require(
+            not (self.grouping or self.concatenation) or self.privacy == NoPrivacy(), "privacy", self.privacy,
+            "FedCat draws devices by how often they took part, and passes copies from device to device without noise; "
+            "use privacy=none",
+        )  # fmt: skip
 
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        return super().round(self._begin(state, world, gen), world, engine, gen)
-
-    def _begin(self, state: State, world: World, gen: Generator) -> State:
-        """Group anew every lambda K rounds; start a cycle from K copies of the global model."""
-        k, round = self.clients_per_round, state["round"]
-        if self.grouping and round % (self.cycles_per_grouping * k) == 0:
-            places = torch.arange(world.clients) % k  # sizes differ by at most one
-            state = {**state, "groups": places[torch.randperm(world.clients, generator=gen)]}
-        if round % k == 0 or not self.concatenation:
-            copies = tree.apply(torch.clone, tree.spread(state["params"], k))
-            state = {**state, "copies": copies, "examples": torch.zeros(k, dtype=torch.int64)}
+    def init(self, ctx: Context, params: Params) -> State:
+        """counts [N, K]: how often a device was drawn at each offset; copies [K, ...]; examples [K] that they saw."""
+        state, k = super().init(ctx, params), ctx.cohort
+        if self.grouping:
+            state["counts"] = torch.zeros(ctx.clients, k, dtype=torch.int64)
+        if self.concatenation:
+            state |= {"copies": tree.spread(params, k), "examples": torch.zeros(k, dtype=torch.int64)}
         return state
 
-    def select(self, state: State, world: World, gen: Generator) -> Tensor:
+    def groups(self, number: int, ctx: Context, gen: Generator) -> Tensor:
+        """The group of each device in a round (from 0): int64 [N], 0 to K - 1, sizes that differ by at most one.
+
+        Drawn anew every lambda K rounds, as the first draw of that round. gen: the generator of round `number`.
+        """
+        begun = number - number % (self.cycles_per_grouping * ctx.cohort)
+        draw = gen if begun == number else generator(ctx.seed, "round", begun)
+        return (torch.arange(ctx.clients) % ctx.cohort)[torch.randperm(ctx.clients, generator=draw)]
+
+    def select(self, state: State, ctx: Context, gen: Generator) -> Tensor:
         """The device that each copy visits: copy i goes to the device of group (offset + i) mod K."""
         if not self.grouping:
-            return super().select(state, world, gen)
-        k, offset = self.clients_per_round, state["round"] % self.clients_per_round
-        chosen = torch.stack([self._from_group(state, group, offset, gen) for group in range(k)])
+            return super().select(state, ctx, gen)
+        k, offset = ctx.cohort, state["round"] % ctx.cohort
+        groups = self.groups(state["round"], ctx, gen)
+        weight = (state["counts"][:, offset] + 1).double().rsqrt()
+        chosen = torch.stack([self._from_group(groups == group, weight, gen) for group in range(k)])
         return chosen[(offset + torch.arange(k)) % k]
 
-    def _from_group(self, state: State, group: int, offset: int, gen: Generator) -> Tensor:
-        members = (state["groups"] == group).nonzero().squeeze(1)
-        weight = (state["counts"][members, offset] + 1).double().rsqrt()
+    def _from_group(self, member: Tensor, weight: Tensor, gen: Generator) -> Tensor:
+        """One device of a group: the heaviest (among equals any) or any by its weight."""
+        members = member.nonzero().squeeze(1)
+        weight = weight[members]
         if torch.rand((), generator=gen) < self.epsilon:
-            weight = (weight == weight.max()).double()  # the heaviest; among equals any
+            weight = (weight == weight.max()).double()
         return members[torch.multinomial(weight, 1, generator=gen)[0]]
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        return Sent(state["copies"])
+    def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        """To each device the copy that visits it; in a cycle's first round all copies are the global model."""
+        if not self.concatenation:
+            return super().download(state, ids, ctx)
+        if state["round"] % ctx.cohort > 0:
+            return {"model": state["copies"]}
+        # No views of one row, so that workers find every round's models in the same memory and are not started anew.
+        return tree.apply(torch.clone, super().download(state, ids, ctx))
 
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        k, offset = self.clients_per_round, state["round"] % self.clients_per_round
-        counts = state["counts"].clone()
-        counts[ids, offset] += 1
-        examples = state["examples"] + trained.sizes
-        state = {**state, "counts": counts, "copies": trained.params, "examples": examples}
-        if self.concatenation and offset != k - 1:
-            return state
-        return {**state, "params": tree.mean(trained.params, examples)}
+    def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        """The last merged model: a copy under way is whichever device's turn it is, and no client's to use."""
+        return super().download(state, ids, ctx)
+
+    def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
+        """With concatenation, the mean change of the copies since they were merged, by the examples that they saw."""
+        if not self.concatenation:
+            return super().combine(state, ids, uploads, ctx)
+        merged = tree.mean(state["copies"], state["examples"])
+        return tree.apply(torch.sub, merged, state["params"])
+
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        offset = state["round"] % ctx.cohort
+        moved = state
+        if self.grouping:
+            counts = state["counts"].clone()
+            counts[ids, offset] += 1
+            moved = {**moved, "counts": counts}
+        if self.concatenation:
+            copies = tree.apply(torch.add, self.starts(state, ids, uploads, ctx), uploads["update"])
+            seen = self.selection.weights(ids, ctx) + (state["examples"] if offset > 0 else 0)
+            moved = {**moved, "copies": copies, "examples": seen}
+            if offset < ctx.cohort - 1:
+                return moved
+        return super().aggregate(moved, ids, uploads, ctx, gen)

@@ -5,192 +5,182 @@ own), stage 3 freezes the groups' encoders, sends them to everyone once and trai
 concatenated features. Encoders evaluate in stage 3: no dropout, no moving statistics.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
-from fedexp import pictures, tree
+from fedexp import tree
 from fedexp.algorithms.clustered import Clustered
-from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.algorithms.label_clusters import LabelClusters
+from fedexp.bounds import AtLeast, OneOf
 from fedexp.data import Transform
-from fedexp.engine import Batch, Engine, Sent, Trained
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
+from fedexp.engine import Context, State
 from fedexp.errors import ConfigError, require
 from fedexp.models import Classifier, Model
 from fedexp.randomness import key
-from fedexp.tree import Params, Stack
-from fedexp.world import World
+from fedexp.record import pictures
+from fedexp.tree import Params, Stack, Tree
 
 _CHUNK = 1000  # examples in one forward pass
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class ClassifierRounds(FedAvg):
     """Stage 3: FedAvg of the head, unweighted, because all clients take equally many steps.
 
-    `augmented`: batches are images, and clients use the frozen encoders that they kept; otherwise batches are
-    features already.
+    Its model is that of `head_over`. State's "params" are the encoders [M, ...], which no round changes, and the head.
+    clustering, feature_map: FedConcat's, for what is reported.
     """
 
-    augmented: bool = False
-
-    def send(self, state: State, ids: Tensor) -> Sent:
-        start = tree.spread(head(state["params"]), len(ids))
-        kept = {"encoders": tree.spread(encoders(state["params"]), len(ids))} if self.augmented else {}
-        return Sent(start, memory=kept)
-
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
-        logits = model.head(params, self._features(model, sent, batch.x))
-        return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
-
-    def answer(self, model: Model, sent: OneClient, x: Tensor) -> Tensor:
-        return model.head(sent.start, self._features(model, sent, x))
-
-    def _features(self, model: Model, sent: OneClient, x: Tensor) -> Tensor:
-        return concatenate(model, sent.memory["encoders"], x) if self.augmented else x
-
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        mean = tree.mean(trained.params, torch.ones(len(ids)))
-        return {**state, "params": {**state["params"], **mean}}
-
-
-@dataclass
-class FedConcat(FedAvg):
-    """clustering: builds stages 1 and 2 from (clients_per_round, local). encoder_rounds: rounds of stage 2;
-    all later rounds are classifier rounds, of `classifier_steps` batches with `classifier_weight_decay`
-    (None: that of `local`). classifier_start: random, or heads, the clusters' heads side by side, their
-    biases summed. augmented: compute features anew for every batch, from augmented images. feature_map:
-    number of test examples to draw in two dimensions (t-SNE).
-    """
-
-    clustering: Callable[..., Clustered] = LabelClusters
-    encoder_rounds: int = 31
-    classifier_steps: int = 3
-    classifier_weight_decay: float | None = None
-    classifier_start: str = "random"
-    augmented: bool = False
+    clustering: Clustered
     feature_map: int = 0
 
-    def __post_init__(self) -> None:
-        for name, least in (("encoder_rounds", 1), ("classifier_steps", 1)):
-            value = getattr(self, name)
-            require(value >= least, f"algorithm.{name}", value, f"must be at least {least}")
-        shown = self.feature_map
-        require(shown == 0 or shown >= 2, "algorithm.feature_map", shown, "must be at least 2, or 0 for no map")
-        starts, start = ("random", "heads"), self.classifier_start
-        require(start in starts, "algorithm.classifier_start", start, "must be random or heads")
-        decay = self.local.weight_decay if self.classifier_weight_decay is None else self.classifier_weight_decay
-        require(decay >= 0, "algorithm.classifier_weight_decay", decay, "must be at least 0, or null")
-        right = "must be an algorithm that clusters clients: algorithm@algorithm.clustering=ifca, for example"
-        require(callable(self.clustering), "algorithm.clustering", self.clustering, right)
-        with _keys_of_clustering():
-            self.clustered = self.clustering(self.clients_per_round, self.local)
-        found = type(self.clustered).__name__
-        require(isinstance(self.clustered, Clustered), "algorithm.clustering", found, right)
-        brief = replace(self.local, steps=self.classifier_steps, weight_decay=decay)
-        self.classifier = ClassifierRounds(self.clients_per_round, brief, augmented=self.augmented)
+    def enter(self, state: State, ctx: Context) -> State:
+        """All N clients receive the frozen encoders, once."""
+        self.survey(state, torch.arange(ctx.clients), tree.spread(encoders(state["params"]), ctx.clients), ctx)
+        return state
 
-    def check(self, world: World) -> None:
-        with _keys_of_clustering():
-            self.clustered.check(world)
+    def shared(self, params: Params, ctx: Context) -> Params:
+        return head(params)
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        require(bool(encoders(params)), "model", "this one", "has no weights below its head to concatenate")
-        with _keys_of_clustering():
-            return self.clustered.init(world, model, params)
-
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        if state["round"] < self.encoder_rounds:
-            return self.clustered.round(state, world, engine, gen)
-        if state["round"] == self.encoder_rounds:
-            state = self.clustered.settled(state, engine)  # while there are models to choose among
-            frozen = encoders(state["params"])
-            engine.exchange(torch.arange(world.clients), down=tree.spread(frozen, world.clients))
-            state = {**state, "params": {**frozen, **self._first_head(state["params"], engine)}}
-        trainer, _ = self._third_stage(state, engine)
-        return self.classifier.round(state, trainer.world, trainer, gen)
-
-    def centre(self, state: State, ids: Tensor) -> Stack:
-        if self._concatenated(state):
-            return tree.spread(head(state["params"]), len(ids))
-        return self.clustered.centre(state, ids)
+    def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
+        return tree.mean(uploads["update"], torch.ones(len(ids)))
 
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
-        """The concatenated model; until there is one, the clusters' models (see Clustered)."""
-        if not self._concatenated(state):
-            return self.clustered.predict(state, model, x)
-        return model.head(head(state["params"]), concatenate(model, encoders(state["params"]), x))
+        return model(head(state["params"]), x, training=False)
 
-    def examined(self, state: State, engine: Engine) -> tuple[Callable[[Tensor], Tensor], World]:
-        """In stage 3 the head over test features that were computed once."""
-        if not self._concatenated(state):
-            return super().examined(state, engine)
-        _, tester = self._third_stage(state, engine)
-        return (lambda features: tester.model.head(head(state["params"]), features)), tester.world
+    def summary(self, state: State, ctx: Context) -> dict[str, Any]:
+        return self.clustering.outcome(state)
 
-    def conclude(self, state: State, engine: Engine) -> dict[str, Any]:
-        if self._concatenated(state):
-            return self.clustered.outcome(state)
-        return self.clustered.conclude(state, engine)
-
-    def exhibits(self, state: State, engine: Engine) -> dict[str, Any]:
-        shown = self.clustered.exhibits(state, engine)
+    def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
+        shown = self.clustering.artifacts(state, ctx)
         if self.feature_map:
-            world, rows = engine.world, slice(0, self.feature_map)
-            with torch.no_grad():
-                features = concatenate(engine.model, encoders(state["params"]), world.prepare_test(rows)).cpu()
-            named = {"concatenated encoders": features}
-            shown["feature_map"] = pictures.features(named, world.test_y[rows].cpu(), engine.seed)
+            world, rows = ctx.world, slice(0, self.feature_map)
+            named = {"concatenated encoders": world.prepare_test(rows).cpu()}
+            shown["feature_map"] = pictures.features(named, world.test_y[rows].cpu(), ctx.seed)
         return shown
 
-    def _concatenated(self, state: State) -> bool:
-        return state["round"] > self.encoder_rounds
 
-    def _third_stage(self, state: State, engine: Engine) -> tuple[Engine, Engine]:
-        """The engines that train and that examine the head, made once, or again from State after a resume.
+@dataclass(frozen=True, kw_only=True)
+class FedConcat(FedAvg):
+    """clustering: stages 1 and 2. encoder_rounds: rounds of stage 2; all later rounds are classifier rounds, of
+    `classifier_steps` batches with `classifier_weight_decay` (None: that of `local`). classifier_start: random, or
+    heads, the clusters' heads side by side, their biases summed. augmented: compute features anew for every batch,
+    from augmented images. feature_map: number of test examples to draw in two dimensions (t-SNE).
+    """
 
-        It is the same one, over features; or, where training images are augmented, one over these and one over
-        the test features.
-        """
-        if not engine.siblings:
-            if self.augmented:
-                engine.sibling(engine.model, engine.world, self.classifier.local)
-            self._over_features(state, engine)
-        return engine.siblings[0], engine.siblings[-1]
+    clustering: Clustered = field(default_factory=LabelClusters)
+    encoder_rounds: Annotated[int, AtLeast(1)] = 31
+    classifier_steps: Annotated[int, AtLeast(1)] = 3
+    classifier_weight_decay: Annotated[float | None, AtLeast(0)] = None
+    classifier_start: Annotated[str, OneOf("random", "heads")] = "random"
+    augmented: bool = False
+    feature_map: Annotated[int, AtLeast(0)] = 0
 
-    def _over_features(self, state: State, engine: Engine) -> Engine:
-        """A head by itself, and a world in which features stand for images (of training, unless augmented)."""
-        world, frozen = engine.world, encoders(state["params"])
-        starts = range(0, len(world.test_y), _CHUNK)
-        with torch.no_grad():
-            tests = [world.prepare_test(slice(start, start + _CHUNK)) for start in starts]
-            test_x = torch.cat([concatenate(engine.model, frozen, test) for test in tests])
-            parts = () if self.augmented else torch.arange(len(world.y), device=world.device).split(_CHUNK)
-            x = torch.cat([test_x[:0], *(concatenate(engine.model, frozen, world.prepare(part)) for part in parts)])
-        net = Classifier(nn.Identity(), nn.Linear(test_x.shape[1], world.classes)).to(world.device, world.dtype)
-        over_features = replace(world, x=x, test_x=test_x, transform=Transform())
-        return engine.sibling(Model(net), over_features, self.classifier.local)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shown = self.feature_map
+        require(shown != 1, "algorithm.feature_map", shown, "must be at least 2, or 0 for no map")
+        given = self.clustering if isinstance(self.clustering, str) else type(self.clustering).__name__
+        require(
+            isinstance(self.clustering, Clustered), "algorithm.clustering", given,
+            "must be an algorithm that clusters clients: algorithm@algorithm.clustering=ifca, for example",
+        )  # fmt: skip
 
-    def _first_head(self, models: Stack, engine: Engine) -> Params:
-        """The concatenated head, [C, K d] and [C]: PyTorch's random start, or the sum of the clusters' logits."""
-        heads = head(models)
-        joined = {"head.weight": heads["head.weight"].transpose(0, 1).flatten(1)}
-        if "head.bias" in heads:
-            joined["head.bias"] = heads["head.bias"].sum(0)
-        if self.classifier_start == "heads":
-            return joined
-        classes, width = joined["head.weight"].shape
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(engine.seed, "classifier"))
-            fresh = nn.Linear(width, classes)
-        return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        entries = dict.fromkeys([*ctx.model.weights, *ctx.model.buffers])
+        require(bool(encoders(entries)), "model", "this one", "has no weights below its head to concatenate")
+        with _keys_of_clustering():
+            self.clustering.check(ctx)
+
+    def stages(self, ctx: Context) -> list[Stage]:
+        self.check(ctx)  # here, where the clustering's keys can be named as they stand
+        classifier = ClassifierRounds(
+            selection=self.selection, server_optimizer=self.server_optimizer, compression=self.compression,
+            privacy=self.privacy, system=self.system, clustering=self.clustering, feature_map=self.feature_map,
+        )  # fmt: skip
+        decay = ctx.local.weight_decay if self.classifier_weight_decay is None else self.classifier_weight_decay
+        brief = replace(ctx.local, steps=self.classifier_steps, weight_decay=decay)
+        return [
+            Stage("encoders", self.clustering, ctx, self.encoder_rounds),
+            Stage("head", classifier, replace(ctx, local=brief), begin=self.concatenated, inside=self.over_encoders),
+        ]
+
+    def concatenated(self, classifier: ClassifierRounds, state: State, ctx: Context) -> State:
+        """The encoders of all clusters, a first head over them, and which cluster each client settled for."""
+        settled = self.clustering.settled(state, ctx)  # while there are models to choose among
+        kept: State = {name: settled[name] for name in ("assigned", "distributions") if name in settled}
+        models = settled["params"]
+        return {**kept, "params": {**encoders(models), **first_head(models, self.classifier_start, ctx.seed)}}
+
+    def over_encoders(self, state: State, ctx: Context) -> Context:
+        """The context of a head over the frozen encoders. Features stand for images, computed once; of training
+        images only where these are not augmented anew for every batch."""
+        world, frozen = ctx.world, encoders(state["params"])
+        anew = self.augmented and world.transform.augments
+        tests = (world.prepare_test(slice(start, start + _CHUNK)) for start in range(0, len(world.test_y), _CHUNK))
+        test_x = _features(ctx.model, frozen, tests)
+        encoder: nn.Module = nn.Identity()
+        if anew:
+            encoder = Concatenation(ctx.model, frozen)
+            world = replace(world, test_x=test_x, test_transform=Transform())
+        else:
+            rows = torch.arange(len(world.y), device=world.device).split(_CHUNK)
+            x = _features(ctx.model, frozen, (world.prepare(part) for part in rows))
+            world = replace(world, x=x, test_x=test_x, transform=Transform(), test_transform=None, noise=None)
+        return replace(ctx, world=world, model=head_over(encoder, head(state["params"])), engine=None)
+
+    def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
+        """The concatenated model on images; until there is one, the clusters' models (see Clustered)."""
+        params = state["params"]
+        if params["head.weight"].dim() == 3:
+            return self.clustering.predict(state, model, x)
+        return model.head(params, concatenate(model, encoders(params), x))
+
+
+class Concatenation(nn.Module):
+    """Frozen encoders [M, ...] of `model` side by side: images to features, which pass where they are given already.
+
+    They are no parameters of this module: nobody trains, sends or copies them.
+    """
+
+    def __init__(self, model: Model, frozen: Stack) -> None:
+        super().__init__()
+        self.model, self.frozen = model, frozen
+
+    def forward(self, x: Tensor) -> Tensor:
+        return concatenate(self.model, self.frozen, x) if x.dim() == 4 else x  # augmented ones are always images
+
+
+def head_over(encoder: nn.Module, params: Params) -> Model:
+    """A linear head with entries `params` over an encoder that has none."""
+    own = {name.removeprefix("head."): leaf for name, leaf in params.items()}
+    classes, width = own["weight"].shape
+    linear = skip_init(nn.Linear, width, classes, bias="bias" in own).to(own["weight"])
+    linear.load_state_dict(own)
+    return Model(Classifier(encoder, linear))
+
+
+def first_head(models: Stack, start: str, seed: int) -> Params:
+    """The concatenated head, [C, M d] and [C]: PyTorch's random start, or (heads) the sum of the clusters' logits."""
+    heads = head(models)
+    joined = {"head.weight": heads["head.weight"].transpose(0, 1).flatten(1)}
+    if "head.bias" in heads:
+        joined["head.bias"] = heads["head.bias"].sum(0)
+    if start == "heads":
+        return joined
+    classes, width = joined["head.weight"].shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "classifier"))
+        fresh = nn.Linear(width, classes)
+    return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
 
 
 @contextmanager
@@ -214,5 +204,10 @@ def head(params: Params) -> Params:
 
 
 def concatenate(model: Model, frozen: Stack, x: Tensor) -> Tensor:
-    """Features [n, K d] of the frozen encoders [K, ...], side by side."""
+    """Features [n, M d] of the frozen encoders [M, ...], side by side."""
     return torch.cat([model.encode(one, x, training=False) for one in tree.unstack(frozen)], 1)
+
+
+@torch.no_grad()
+def _features(model: Model, frozen: Stack, chunks: Iterator[Tensor]) -> Tensor:
+    return torch.cat([concatenate(model, frozen, x) for x in chunks])

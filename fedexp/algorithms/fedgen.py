@@ -9,11 +9,13 @@ settings and is left out.) Its weights and Adam's moments persist.
 
 From round 2 on, clients receive G and minimise
     CE(x, y) + (B_G / B) alpha_t mean CE(h(G(e, y~)), y~) + beta_t KL(softmax h(G(e, y)) held fixed || softmax f(x)),
-y~ uniform, alpha_t and beta_t decaying, G evaluating. A client sends its label counts up once.
+y~ uniform, alpha_t and beta_t decaying, G evaluating. A client sends its label counts up once, when the server asks
+for them after the first round that it takes part in.
 """
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -22,114 +24,121 @@ from torch.func import vmap
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Batch, Engine, Local, Sent
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
+from fedexp.bounds import Above, AtLeast, Within
+from fedexp.engine import Batch, Client, Context, Examples, Local, State
 from fedexp.engine.optimizer import Optimizer
 from fedexp.errors import require
 from fedexp.models import Model
 from fedexp.models.layers import training
 from fedexp.randomness import uniform
-from fedexp.tree import Params, Stack
-from fedexp.world import World
+from fedexp.tree import Params, Stack, Tree
 
 _FIXED, _ANY, _LABELS = 1000, 1001, 1002  # streams of a step's key: noise for y, noise for y~, y~
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class FedGen(FedAvg):
-    """Fields: conf/algorithm/fedgen.yaml says what each is and where its value comes from."""
+    """Fields: conf/algorithm/fedgen.yaml says what each is and where its value comes from.
 
-    alpha: float = 1.0
-    beta: float = 1.0
-    decay: float = 0.98
-    noise: int = 100
-    hidden: int = 512
-    client_batch: int = 32
-    server_batch: int = 128
-    server_steps: int = 50
-    server_lr: float = 3e-4
-    server_lr_decay: float = 0.98
-    server_weight_decay: float = 0.01
-    diversity: float = 1.0
+    task_batch: B, the clients' local.batch_size.
+    """
 
-    def __post_init__(self) -> None:
-        for name in ("noise", "hidden", "client_batch", "server_batch", "server_steps"):
-            require(getattr(self, name) >= 1, f"algorithm.{name}", getattr(self, name), "must be at least 1")
-        for name in ("alpha", "beta", "diversity", "server_weight_decay"):
-            require(getattr(self, name) >= 0, f"algorithm.{name}", getattr(self, name), "must be at least 0")
-        for name in ("decay", "server_lr_decay"):
-            require(0 < getattr(self, name) <= 1, f"algorithm.{name}", getattr(self, name), "must be in (0, 1]")
-        require(self.server_lr > 0, "algorithm.server_lr", self.server_lr, "must be above 0")
+    task_batch: Annotated[int, AtLeast(1)]
+    alpha: Annotated[float, AtLeast(0)] = 1.0
+    beta: Annotated[float, AtLeast(0)] = 1.0
+    decay: Annotated[float, Within(0, 1, open_below=True)] = 0.98
+    noise: Annotated[int, AtLeast(1)] = 100
+    hidden: Annotated[int, AtLeast(1)] = 512
+    client_batch: Annotated[int, AtLeast(1)] = 32
+    server_batch: Annotated[int, AtLeast(1)] = 128
+    server_steps: Annotated[int, AtLeast(1)] = 50
+    server_lr: Annotated[float, Above(0)] = 3e-4
+    server_lr_decay: Annotated[float, Within(0, 1, open_below=True)] = 0.98
+    server_weight_decay: Annotated[float, AtLeast(0)] = 0.01
+    diversity: Annotated[float, AtLeast(0)] = 1.0
 
-    def init(self, world: World, model: Model, params: Params) -> State:
+    needs_head = True
+
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        require(
+            self.task_batch == ctx.local.batch_size, "algorithm.task_batch", self.task_batch,
+            f"must be local.batch_size={ctx.local.batch_size}",
+        )  # fmt: skip
+        self._maker(ctx.model)  # made before `loss` runs in workers or vectorized
+
+    def init(self, ctx: Context, params: Params) -> State:
         """label_counts: what the server knows; a client's row is 0 until it has taken part."""
-        maker, like = self._maker(model), params["head.weight"]
+        maker, like = self._maker(ctx.model), params["head.weight"]
         made = {name: like.new_zeros(value.shape) for name, value in maker.params().items()}
         moments = {order: {name: made[name].clone() for name in maker.weights} for order in ("first", "second")}
-        counts = torch.zeros(world.clients, world.classes, dtype=torch.int32)
+        counts = torch.zeros(ctx.clients, ctx.model.classes, dtype=torch.int32)
         learning = {"generator": made, "moments": moments, "generator_steps": 0}
-        return {**super().init(world, model, params), **learning, "label_counts": counts}
+        return {**super().init(ctx, params), **learning, "label_counts": counts}
 
-    def round(self, state: State, world: World, engine: Engine, gen: Generator) -> State:
-        """FedAvg's round; between training and merging the generator learns from the local models."""
-        maker = self._maker(engine.model)  # made before `loss` runs in workers or vectorised
-        ids = self.select(state, world, gen)
-        if state["round"] == 0:
-            state = {**state, "generator": _like(self._fresh(engine.model, gen), state["generator"])}
-        state = self._introduce(state, ids, world, engine)
-        sent = self.send(state, ids)
-        trained = engine.train(self, state, ids, sent)
-        learnt = self.teach(state, maker, engine.model, trained.params, state["label_counts"][ids], gen)
-        return {**self.merge(state, ids, sent, trained), **learnt, "round": state["round"] + 1}
+    def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        """Once it has learned from somebody, with the generator."""
+        sent = super().download(state, ids, ctx)
+        learnt = state["generator_steps"] > 0
+        return {**sent, "generator": tree.spread(state["generator"], len(ids))} if learnt else sent
 
-    def _introduce(self, state: State, ids: Tensor, world: World, engine: Engine) -> State:
-        """Clients that take part for the first time send their label counts up."""
-        new = ids[state["label_counts"][ids].sum(1) == 0]
+    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
+        """When the server asks for it, by a survey without a model: the client's label counts."""
+        return {} if "model" in download else {"label_counts": examples.label_counts.int()}
+
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        """FedAvg's after the generator has learned from the local models."""
+        if state["generator_steps"] == 0:
+            state = {**state, "generator": _like(self._fresh(ctx.model, gen), state["generator"])}
+        state = self._introduce(state, ids, ctx)
+        starts, update = self.starts(state, ids, uploads, ctx), uploads["update"]
+        heads = {name: starts[name] + update[name] for name in update if name.startswith("head.")}
+        state = {**state, **self.teach(state, ctx.model, heads, state["label_counts"][ids], gen)}
+        return super().aggregate(state, ids, uploads, ctx, gen)
+
+    def _introduce(self, state: State, ids: Tensor, ctx: Context) -> State:
+        """Clients that took part for the first time send their label counts up."""
+        new = ids[state["label_counts"][ids].sum(1) == 0].unique()
         if not len(new):
             return state
         counts = state["label_counts"].clone()
-        counts[new] = world.label_counts[new].int()
-        engine.exchange(new, up={"label_counts": counts[new]})
+        counts[new] = self.survey(state, new, {}, ctx)["label_counts"].cpu()
         return {**state, "label_counts": counts}
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        """From round 2 on with the generator; the weights of its terms follow from the round's number."""
-        sent, round = super().send(state, ids), state["round"]
-        if round == 0:
-            return sent
-        like = state["params"]["head.weight"]
-        weights = {
-            name: like.new_tensor(max(1e-4, value * self.decay**round) if value else 0.0)
-            for name, value in (("alpha", self.alpha), ("beta", self.beta))
-        }
-        return sent._replace(
-            extra={"generator": tree.spread(state["generator"], len(ids))}, memory=tree.spread(weights, len(ids))
-        )
-
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
+    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
         logits = model(params, batch.x)
-        entropy = batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
-        if not sent.extra:
+        entropy = batch.cross_entropy(logits)
+        generator = client.download.get("generator")
+        if generator is None:
             return entropy
-        made = self._draw(model, sent.extra["generator"], batch.y, batch.key, _FIXED)
+        made = self._draw(model, generator, batch.y, batch.key, _FIXED)
         teacher = model.head(params, made).log_softmax(1).detach()
         latent = batch.mean((teacher.exp() * (teacher - logits.log_softmax(1))).sum(1))
         labels = (uniform(batch.key, self.client_batch, _LABELS) * model.classes).long()
-        made = self._draw(model, sent.extra["generator"], labels, batch.key, _ANY)
+        made = self._draw(model, generator, labels, batch.key, _ANY)
         right = F.cross_entropy(model.head(params, made), labels)
-        ratio = self.client_batch / self.local.batch_size
-        return entropy + ratio * sent.memory["alpha"] * right + sent.memory["beta"] * latent
+        ratio = self.client_batch / self.task_batch
+        return entropy + ratio * self._decayed(self.alpha, client) * right + self._decayed(self.beta, client) * latent
+
+    def _decayed(self, weight: float, client: Client) -> Tensor | float:
+        """alpha_t or beta_t: never below 1e-4, unless there is no such term."""
+        return (weight * self.decay ** client.round.to(client.lr)).clamp_min(1e-4) if weight else 0.0
 
     def _draw(self, model: Model, generator: Params, labels: Tensor, key: Tensor, stream: int) -> Tensor:
         """Features [n, d] that the frozen generator makes for labels [n]."""
         noise = uniform(key, len(labels) * self.noise, stream).view(len(labels), self.noise)
-        return self._maker(model)(generator, _ask(noise.to(generator["0.weight"]), labels, model), training=False)
+        asked = _ask(noise.to(generator["0.weight"]), labels, model)
+        # Written out, for what `_build` makes in evaluation: torch.compile cannot trace the making of a network.
+        hidden = F.linear(asked, generator["0.weight"], generator["0.bias"])
+        mean, variance, weight, bias = (
+            generator[f"1.{name}"] for name in ("running_mean", "running_var", "weight", "bias")
+        )
+        normal = F.batch_norm(hidden, mean, variance, weight, bias)
+        return F.linear(normal.relu(), generator["3.weight"], generator["3.bias"])
 
-    def teach(
-        self, state: State, maker: Model, model: Model, models: Stack, counts: Tensor, gen: Generator
-    ) -> State:  # fmt: skip
-        """The server's steps on the generator, given the participants' models [K] and label counts [K, C]."""
+    def teach(self, state: State, model: Model, heads: Stack, counts: Tensor, gen: Generator) -> State:
+        """The server's steps on the generator, given the participants' heads [K, ...] and label counts [K, C]."""
+        maker = self._maker(model)
         generator = {name: value.clone() for name, value in state["generator"].items()}
         labels = (counts.max(0).values > 1).nonzero().squeeze(1)
         if not len(labels):
@@ -140,16 +149,15 @@ class FedGen(FedAvg):
         optimizer = Optimizer(list(weights.values()), settings, rate, fused=False)
         moments = tree.apply(torch.clone, state["moments"])
         optimizer.memory = [[moments[order][name] for name in weights] for order in ("first", "second")]
-        optimizer.taken = state["generator_steps"]
-        heads = {name: value for name, value in models.items() if name.startswith("head.")}
+        optimizer.taken.fill_(state["generator_steps"])
         counts = counts.to(generator["0.weight"])
         for y, noise in zip(*self._questions(labels, generator["0.weight"], gen)):
             with training(None, torch.tensor(0)) as now:
-                loss = self.teaching_loss(maker, model, generator, heads, counts, noise, y)
+                loss = self.teaching_loss(model, generator, heads, counts, noise, y)
             optimizer.step(list(weights.values()), list(torch.autograd.grad(loss, list(weights.values()))))
             generator.update({name: value.detach() for name, value in now.statistics.items()})
         generator = {name: value.detach() for name, value in generator.items()}
-        return {"generator": generator, "moments": moments, "generator_steps": optimizer.taken}
+        return {"generator": generator, "moments": moments, "generator_steps": int(optimizer.taken)}
 
     def _questions(self, labels: Tensor, like: Tensor, gen: Generator) -> tuple[Tensor, Tensor]:
         """Labels [steps, b] and noise [steps, b, noise] of a round, together: a GPU would wait for each step's."""
@@ -162,10 +170,10 @@ class FedGen(FedAvg):
         return asked.to(like.device), noises.to(like)
 
     def teaching_loss(
-        self, maker: Model, model: Model, generator: Params, heads: Stack, counts: Tensor, noise: Tensor, y: Tensor
+        self, model: Model, generator: Params, heads: Stack, counts: Tensor, noise: Tensor, y: Tensor
     ) -> Tensor:
         """The generator's loss (module docstring) on noise [b, noise] and labels y [b]."""
-        made = maker(generator, _ask(noise, y, model))
+        made = self._maker(model)(generator, _ask(noise, y, model))
         logits = vmap(model.head, in_dims=(0, None))(heads, made)
         share = (counts / counts.sum(0).clamp_min(1))[:, y]
         entropy = F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none").view_as(share)

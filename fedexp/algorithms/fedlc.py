@@ -6,39 +6,29 @@ collapses (reported by other implementations).
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Batch, Sent
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
-from fedexp.errors import require
+from fedexp.bounds import AtLeast
+from fedexp.engine import Batch, Client, Examples
 from fedexp.models import Model
-from fedexp.tree import Params
-from fedexp.world import World
+from fedexp.tree import Params, Tree
 
 _NO_EXAMPLES = 1e-8  # stands for n = 0: an offset of -100 tau, nearly the class's removal (FL-bench's constant)
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class FedLC(FedAvg):
     """tau scales the calibration."""
 
-    tau: float = 1.0
+    tau: Annotated[float, AtLeast(0)] = 1.0
 
-    def __post_init__(self) -> None:
-        require(self.tau >= 0, "algorithm.tau", self.tau, "must be at least 0")
+    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
+        counts = examples.label_counts.to(examples.world.dtype)
+        return {"margin": self.tau * counts.clamp_min(_NO_EXAMPLES) ** -0.25}
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        counts = world.label_counts.to(world.device, world.dtype)
-        margins = self.tau * counts.clamp_min(_NO_EXAMPLES) ** -0.25
-        return {**super().init(world, model, params), "margins": margins}
-
-    def send(self, state: State, ids: Tensor) -> Sent:
-        return super().send(state, ids)._replace(memory={"margin": state["margins"][ids]})
-
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
-        logits = model(params, batch.x) - sent.memory["margin"]
-        return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
+        logits = model(params, batch.x) - client.found["margin"]
+        return batch.cross_entropy(logits)

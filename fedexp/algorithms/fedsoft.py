@@ -1,84 +1,74 @@
 """FedSoft (Ruan and Joe-Wong, "Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022).
 
 A client belongs to every cluster: u_ks is the share of its examples on which model s has the smallest loss.
-It trains one model, from that of its largest share, drawn to all K models by a proximal term; each model then
-becomes the mean of all returned ones by n_k u_ks. Selection is uniform, as in FedConcat's experiments.
+It trains one model, from that of its largest share, drawn to all M models by a proximal term; each model then
+becomes the mean of all returned ones by n_k u_ks. Clients upload their M shares with the update. Selection is uniform,
+as in FedConcat's experiments.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.algorithms.clustered import Clustered, distinct, losses, means
-from fedexp.engine import Batch, Engine, Sent, Trained
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
-from fedexp.errors import require
+from fedexp.algorithms.clustered import ChosenByClients, check_random, distinct, losses
+from fedexp.bounds import AtLeast
+from fedexp.engine import Batch, Client, Context, Examples, State
 from fedexp.models import Model
-from fedexp.tree import Params
-from fedexp.world import World
+from fedexp.tree import Params, Tree
 
 _LEAST = 1e-4  # floor of u_ks, in the published code
 
 
-@dataclass
-class FedSoft(Clustered):
-    """mu weighs the proximal term. interval: rounds for which a client's shares u stand (the paper's tau)."""
+@dataclass(frozen=True, kw_only=True)
+class FedSoft(ChosenByClients):
+    """mu weighs the proximal term. interval: rounds for which a client's shares u stand (the paper's tau); with partial
+    participation they may be older when they are next estimated."""
 
-    mu: float = 0.01
-    interval: int = 2
+    mu: Annotated[float, AtLeast(0)] = 0.01
+    interval: Annotated[int, AtLeast(1)] = 2
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.mu >= 0, "algorithm.mu", self.mu, "must be at least 0")
-        require(self.interval >= 1, "algorithm.interval", self.interval, "must be at least 1")
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        check_random(ctx.model, "use a random start")
 
-    def init(self, world: World, model: Model, params: Params) -> State:
+    def init(self, ctx: Context, params: Params) -> State:
+        return {**super().init(ctx, params), "params": distinct(params, self.clusters)}
+
+    def memory(self, ctx: Context, params: Params) -> Tree:
+        """Its shares u [M], and the round in which they were estimated."""
+        place = ctx.world.device
         return {
-            **super().init(world, model, params),
-            "params": distinct(params, self.clusters),
-            "importance": torch.full((world.clients, self.clusters), 1 / self.clusters, dtype=world.dtype),
-            "estimated": torch.full((world.clients,), -self.interval),
+            "importance": torch.full((self.clusters,), 1 / self.clusters, dtype=ctx.world.dtype, device=place),
+            "estimated": torch.tensor(-self.interval, device=place),
         }
 
-    def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
-        """Estimate u anew where it is `interval` rounds old (or, with partial participation, older)."""
-        importance, estimated = state["importance"].clone(), state["estimated"].clone()
-        for client in ids[state["round"] - estimated[ids] >= self.interval].tolist():
-            importance[client] = self._shares(state, client, engine).clamp_min(_LEAST)
-            estimated[client] = state["round"]
-        return {**state, "importance": importance, "estimated": estimated, "assigned": importance.argmax(1)}
+    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
+        """Its shares, estimated anew where they no longer stand, and outside of a round."""
+        if examples.round is not None and not self._is_due(examples.round, memory):
+            return {"importance": memory["importance"]}
+        nearest = losses(model, download["model"], examples).argmin(0)
+        shares = torch.bincount(nearest, minlength=self.clusters).to(examples.world.dtype) / len(nearest)
+        return {"importance": shares.clamp_min(_LEAST)}
 
-    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
-        return torch.stack([self._shares(state, client, engine).argmax() for client in ids.tolist()])
+    def choice(self, found: Tree) -> Tensor:
+        return found["importance"].argmax(-1)
 
-    def _shares(self, state: State, client: int, engine: Engine) -> Tensor:
-        """Of the client's examples, on how many which model has the smallest loss [K]."""
-        nearest = losses(state["params"], client, engine).argmin(0).cpu()
-        return torch.bincount(nearest, minlength=self.clusters).to(engine.world.dtype) / len(nearest)
+    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
+        weights, distance = {name: params[name] for name in model.weights}, 0.0
+        for row in range(self.clusters):
+            center = tree.take(client.download["model"], row)
+            distance = distance + client.found["importance"][row] * tree.squared_distance(weights, center)
+        return super().loss(model, params, batch, client) + self.mu / 2 * distance
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        """The model to start from and the K - 1 others; the client knows its shares u."""
-        models, own = state["params"], state["assigned"][ids]
-        every = torch.arange(self.clusters).expand(len(ids), -1)
-        others = every[every != own[:, None]].view(len(ids), self.clusters - 1)
-        share = state["importance"][ids].to(next(iter(models.values())).device)
-        memory = {"own": share.gather(1, own[:, None].to(share.device)).squeeze(1)}
-        if self.clusters == 1:
-            return Sent(tree.take(models, own), memory=memory)
-        memory["others"] = share.gather(1, others.to(share.device))
-        return Sent(tree.take(models, own), {"others": tree.take(models, others)}, memory)
+    def remember(self, params: Params, client: Client) -> Tree:
+        due = self._is_due(client.round, client.memory)
+        return {**client.found, "estimated": torch.where(due, client.round, client.memory["estimated"])}
 
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
-        weights = {name: params[name] for name in model.weights}
-        distance = sent.memory["own"] * tree.squared_distance(weights, sent.start)
-        for row in range(self.clusters - 1):
-            other = tree.take(sent.extra["others"], row)
-            distance = distance + sent.memory["others"][row] * tree.squared_distance(weights, other)
-        return super().loss(model, params, batch, sent) + self.mu / 2 * distance
+    def membership(self, assigned: Tensor, uploads: Tree, models: int) -> Tensor:
+        return uploads["importance"].cpu()
 
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        weights = state["importance"][ids].T * trained.sizes
-        return {**state, "params": means(state["params"], trained.params, weights)}
+    def _is_due(self, round: int | Tensor, memory: Tree) -> Tensor:
+        return round - memory["estimated"] >= self.interval

@@ -1,67 +1,58 @@
 """FeSEM (Long et al., "Multi-center Federated Learning", World Wide Web 2023).
 
 Clients start in random groups of equal size; later each belongs to the centre nearest to its last local
-weights (squared Euclidean distance), trains from it and is drawn to it by a proximal term.
+weights (squared Euclidean distance), trains from it and is drawn to it by a proximal term. The server keeps the weights
+that it received from each client last.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.clustered import Clustered
-from fedexp.engine import Batch, Engine, Sent, Trained
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
-from fedexp.errors import require
+from fedexp.bounds import AtLeast
+from fedexp.engine import Batch, Client, Context, State, client_rows
 from fedexp.models import Model
 from fedexp.randomness import generator
-from fedexp.tree import Params
-from fedexp.world import World
+from fedexp.tree import Params, Tree
+
+_AT_ONCE = 50  # clients whose last weights are compared together
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class FeSEM(Clustered):
-    """mu weighs the proximal term."""
+    """mu weighs the proximal term. State also has "last", the weights that clients returned last (client_rows)."""
 
-    mu: float = 0.1
+    mu: Annotated[float, AtLeast(0)] = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.mu >= 0, "algorithm.mu", self.mu, "must be at least 0")
+    def init(self, ctx: Context, params: Params) -> State:
+        assigned = torch.empty(ctx.clients, dtype=torch.int64)
+        order = torch.randperm(ctx.clients, generator=generator(ctx.seed, "groups"))
+        assigned[order] = torch.arange(ctx.clients) % self.clusters
+        first = {name: params[name] for name in ctx.weights}
+        last = client_rows.new(first, ctx.clients, ctx.world.memory_device)
+        return {**super().init(ctx, params), "assigned": assigned, "last": last}
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        weights = {name: params[name] for name in model.weights}
-        return {
-            **super().init(world, model, params),
-            "last": world.client_memory(weights),
-            "took_part": torch.zeros(world.clients, dtype=torch.bool),
-        }
-
-    def assign(self, state: State, ids: Tensor, engine: Engine) -> State:
-        assigned = state["assigned"].clone()
-        if state["round"] == 0:
-            order = torch.randperm(len(assigned), generator=generator(engine.seed, "groups"))
-            assigned[order] = torch.arange(len(assigned)) % self.clusters
-        else:
-            assigned[ids] = self.choices(state, ids, engine)
-        return {**state, "assigned": assigned}
-
-    def choices(self, state: State, ids: Tensor, engine: Engine) -> Tensor:
-        """The nearest centres; who never took part stays in its first group."""
-        chosen = state["assigned"][ids]
-        for place in state["took_part"][ids].nonzero().flatten().tolist():
-            own = tree.to(tree.take(state["last"], int(ids[place])), engine.world.device)
-            distance = torch.stack([tree.squared_distance(own, centre) for centre in tree.unstack(state["params"])])
-            chosen[place] = distance.argmin().cpu()
+    def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
+        """The nearest centers; who never took part stays in its first group."""
+        chosen, centers = state["assigned"][ids], tree.unstack(state["params"])
+        known = client_rows.held(state["last"], ids).nonzero().flatten()
+        for start in range(0, len(known), _AT_ONCE):
+            some = known[start : start + _AT_ONCE]
+            last = tree.unstack(tree.to(client_rows.take(state["last"], ids[some]), ctx.world.device))
+            distance = [torch.stack([tree.squared_distance(own, center) for center in centers]) for own in last]
+            chosen[some] = torch.stack(distance).argmin(1).cpu()
         return chosen
 
-    def loss(self, model: Model, params: Params, batch: Batch, sent: OneClient) -> Tensor:
+    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
         weights = {name: params[name] for name in model.weights}
-        return super().loss(model, params, batch, sent) + self.mu / 2 * tree.squared_distance(weights, sent.start)
+        return super().loss(model, params, batch, client) + self.mu / 2 * tree.squared_distance(weights, client.start)
 
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        tree.put(state["last"], ids, {name: trained.params[name] for name in state["last"]})
-        state["took_part"][ids] = True
-        return super().merge(state, ids, sent, trained)
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        after = super().aggregate(state, ids, uploads, ctx, gen)
+        starts = tree.take(state["params"], after["assigned"][ids])
+        returned = {name: starts[name] + uploads["update"][name] for name in ctx.weights}
+        return {**after, "last": client_rows.put(state["last"], ids, returned)}

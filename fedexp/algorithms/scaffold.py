@@ -1,86 +1,77 @@
 """SCAFFOLD, option II (Karimireddy et al., ICML 2020): control variates correct each client's drift.
 
-Under momentum the correction is added to the gradient. A client's new control variate divides its path by
-the effective number of steps of momentum SGD, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), which
-is S without momentum; `path=published` divides by S as published. Models are averaged by n_k like the
-other algorithms' (the original: uniformly, `weights=uniform`). Running statistics have no control variate.
+Under momentum the correction is added to the gradient. A client's new control variate divides its path by the
+effective number of steps of momentum SGD (`Local.path`), which is S without momentum; `path=published` divides by S
+as published. Updates are averaged by n_k like the other algorithms' (the original: uniformly, `weights=uniform`); the
+server's learning rate eta_g is server_optimizer.lr. Running statistics have no control variate.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Sent, Trained
-from fedexp.engine.client import OneClient
-from fedexp.engine.exchange import State
+from fedexp.bounds import OneOf
+from fedexp.engine import Client, Context, State
 from fedexp.errors import require
-from fedexp.models import Model
-from fedexp.tree import Params
-from fedexp.world import World
+from fedexp.tree import Params, Tree
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Scaffold(FedAvg):
-    """server_lr is eta_g. path: effective or published; weights: examples or uniform (module docstring)."""
+    """path: effective or published; weights: examples or uniform (module docstring)."""
 
-    server_lr: float = 1.0
-    path: str = "effective"
-    weights: str = "examples"
+    path: Annotated[str, OneOf("effective", "published")] = "effective"
+    weights: Annotated[str, OneOf("examples", "uniform")] = "examples"
 
-    def __post_init__(self) -> None:
-        require(self.server_lr > 0, "algorithm.server_lr", self.server_lr, "must be above 0")
-        require(
-            self.path in ("effective", "published"),
-            "algorithm.path",
-            self.path,
-            "must be effective or published",
-        )
-        require(
-            self.weights in ("examples", "uniform"), "algorithm.weights", self.weights,
-            "must be examples or uniform",
-        )  # fmt: skip
-        require(
-            self.local.optimizer == "sgd", "local.optimizer", self.local.optimizer,
-            "SCAFFOLD's control variates are defined for sgd",
-        )  # fmt: skip
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        optimizer = ctx.local.optimizer
+        require(optimizer == "sgd", "local.optimizer", optimizer, "SCAFFOLD's control variates are defined for sgd")
 
-    def init(self, world: World, model: Model, params: Params) -> State:
-        zero = {name: torch.zeros_like(params[name]) for name in model.weights}
-        return {**super().init(world, model, params), "control": zero, "client_controls": world.client_memory(zero)}
+    def init(self, ctx: Context, params: Params) -> State:
+        return {**super().init(ctx, params), "control": _zeros(params, ctx)}
 
-    def send(self, state: State, ids: Tensor) -> Sent:
-        return Sent(
-            tree.spread(state["params"], len(ids)),
-            extra={"control": tree.spread(state["control"], len(ids))},
-            memory={"control": tree.take(state["client_controls"], ids)},
-        )
+    def memory(self, ctx: Context, params: Params) -> Tree:
+        return {"control": _zeros(params, ctx)}
 
-    def correct(self, grads: Params, params: Params, sent: OneClient) -> Params:
-        server, own = sent.extra["control"], sent.memory["control"]
+    def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        return {**super().download(state, ids, ctx), "control": tree.spread(state["control"], len(ids))}
+
+    def correct(self, grads: Params, params: Params, client: Client) -> Params:
+        server, own = client.download["control"], client.memory["control"]
         return {name: grad - own[name] + server[name] for name, grad in grads.items()}
 
-    def reply(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> tree.Tree:
+    def upload(self, params: Params, client: Client) -> Tree:
+        return {**super().upload(params, client), "control": self._change(params, client)}
+
+    def remember(self, params: Params, client: Client) -> Tree:
+        return {"control": tree.apply(torch.add, client.memory["control"], self._change(params, client))}
+
+    def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
+        if self.weights == "uniform":
+            return tree.mean(uploads["update"], torch.ones(len(ids)))
+        return super().combine(state, ids, uploads, ctx)
+
+    def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
+        times = (ids[:, None] == ids).sum(1).double()  # CluSamp may draw a client twice, which has one control
+        share = 1 / times / ctx.clients
+        control = tree.apply(
+            lambda c, dc: c + torch.tensordot(share.to(dc), dc, 1), state["control"], uploads["control"]
+        )  # fmt: skip
+        return {**super().aggregate(state, ids, uploads, ctx, gen), "control": control}
+
+    def _change(self, params: Params, client: Client) -> Params:
         """dc = c_i' - c_i = -c + (w - y) / (a eta)."""
-        scale = 1 / (self._path_length(trained.steps) * self.local.rate(state["round"]))
-        change = {
-            name: (sent.start[name] - trained.params[name]) * tree.rows(scale, server) - server
-            for name, server in sent.extra["control"].items()
+        scale = 1 / ((client.path if self.path == "effective" else client.steps) * client.lr)
+        return {
+            name: (client.start[name] - params[name]) * scale - server
+            for name, server in client.download["control"].items()
         }
-        return {"control": change}
 
-    def merge(self, state: State, ids: Tensor, sent: Sent, trained: Trained) -> State:
-        change, clients = trained.reply["control"], len(next(iter(state["client_controls"].values())))
-        server = tree.apply(lambda c, dc: c + dc.sum(0) / clients, state["control"], change)
-        tree.put(state["client_controls"], ids, tree.apply(torch.add, sent.memory["control"], change))
-        weights = trained.sizes if self.weights == "examples" else torch.ones(len(ids))
-        mean = tree.mean(trained.params, weights)
-        params = tree.apply(lambda old, new: old + self.server_lr * (new - old), state["params"], mean)
-        return {**state, "params": params if self.server_lr != 1 else mean, "control": server}
 
-    def _path_length(self, steps: Tensor) -> Tensor:
-        rho = self.local.momentum if self.path == "effective" else 0.0
-        steps = steps.double()
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+def _zeros(params: Params, ctx: Context) -> Params:
+    return {name: torch.zeros_like(params[name]) for name in ctx.weights}

@@ -1,36 +1,74 @@
-"""What was computed from a folder of files, kept beside them until the folder changes."""
+"""What was computed from a folder of files, kept beside them until the folder changes.
 
+Where that folder cannot be written to (shared data often cannot), it is kept in a cache of the user's:
+$XDG_CACHE_HOME/fedexp, by default ~/.cache/fedexp.
+"""
+
+import glob
 import hashlib
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 
-import torch
 from torch import Tensor
 
+from fedexp import files
+from fedexp.errors import ConfigError, require
 
-def cached(cache: Path, files: list[Path], compute: Callable[[], Tensor]) -> Tensor:
-    """compute(), or what it gave before, where `files` (names, sizes, times) are still the same.
+_LONGEST_WRITE = 3600.0  # seconds
 
-    A cache that cannot be read is rebuilt; one that cannot be written is done without, saying so.
+
+def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> Tensor:
+    """compute(), or what it gave before, where `sources` (names, sizes, times) are still the same.
+
+    A damaged cache is rebuilt; one that can be written nowhere is done without. Either is said. Raises ConfigError for
+    a source that is no file, as a link that leads nowhere.
     """
     listing = hashlib.blake2b(digest_size=16)
-    for file in files:
-        stat = file.stat()
-        listing.update(f"{os.path.relpath(file, cache.parent)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
-    fingerprint = listing.hexdigest()
-    if cache.exists():
+    for file in sources:
         try:
-            held = torch.load(cache, weights_only=True)
-            if held["listing"] == fingerprint:
+            stat = file.stat()
+        except OSError as error:
+            raise ConfigError("dataset.root", file, f"cannot be read ({error.strerror})") from error
+        require(S_ISREG(stat.st_mode), "dataset.root", file, "is no ordinary file")
+        listing.update(f"{os.path.relpath(file, cache.parent)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
+    fingerprint, places = listing.hexdigest(), [cache, *_elsewhere(cache)]
+    for place in filter(os.path.exists, places):
+        try:
+            held = files.load(place)
+            if isinstance(held, dict) and held.get("listing") == fingerprint and isinstance(held["content"], Tensor):
                 return held["content"]
-        except Exception:  # unpickling a torn file raises anything; it is rebuilt just like an old one
-            pass
-    content = compute()
-    try:
-        beside = cache.with_suffix(f".{os.getpid()}.tmp")
-        torch.save({"listing": fingerprint, "content": content}, beside)
-        beside.replace(cache)
-    except OSError as error:
-        print(f"fedexp: what was read could not be kept at {cache} ({error}); going on without")
+        except files.Damaged as damage:
+            print(f"fedexp: {place} {damage}; it is made anew")
+    content, reasons = compute(), []
+    for place in places:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _clear(place)
+            files.write(place, lambda file: files.dump({"listing": fingerprint, "content": content}, file))
+            return content
+        except OSError as error:
+            reasons.append(f"{place} ({error})")
+    print(f"fedexp: what was read could not be kept at {' or '.join(reasons)}; going on without")
     return content
+
+
+def _clear(place: Path) -> None:
+    """Remove what killed processes left beside it. Without a lock: who is writing now does not take that long."""
+    for left in place.parent.glob(f".{glob.escape(place.name)}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LONGEST_WRITE:
+                left.unlink()
+
+
+def _elsewhere(cache: Path) -> list[Path]:
+    """The same cache in the user's own folder, by its path; none for a user without a home."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return []
+    path = hashlib.blake2b(os.fsencode(cache.absolute()), digest_size=8).hexdigest()
+    return [base / "fedexp" / f"{path}{cache.name}"]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedexp.errors import require
 from fedexp.randomness import uniform
 
+_TOKENS = (torch.int16, torch.int32, torch.int64)
 _PADDINGS = ("constant", "reflect", "replicate", "circular")
 
 
@@ -57,7 +59,10 @@ class Transform:
         return self.crop is not None or self.flip or self.rotate > 0
 
     def __call__(self, x: Tensor, keys: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Prepare x [n, ...]; with keys [n] (one an example) augmented, without them as for testing."""
+        """Prepare x [n, ...]; with keys [n] (one an example) augmented, without them as for testing. Tokens, whole
+        numbers that are not uint8, become int64 and nothing else."""
+        if not (x.dtype == torch.uint8 or x.is_floating_point()):
+            return x.long()
         x = x.to(dtype).div_(255) if x.dtype == torch.uint8 else x.to(dtype)
         if self.augments:
             x = self._augment(x, keys) if keys is not None else self._centre(x)
@@ -120,10 +125,11 @@ def _rotate(x: Tensor, degrees: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All examples of a source. x: uint8 images [n, c, h, w] (or float features), y: int64 [n].
+    """All examples of a source. x: uint8 images [n, c, h, w] (or floating features [n, ...], or tokens: int16, int32 or
+    int64 [n, length]), y: int64 [n].
 
     `owners` [n] names the client of each training example where the source knows it (the natural
-    partition); -1 where it does not.
+    partition); -1 where it does not. `source` is the file or folder that was read, for errors to name.
     """
 
     name: str
@@ -135,28 +141,79 @@ class Dataset:
     transform: Transform
     owners: Tensor | None = None
     class_names: list[str] | None = None
+    source: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where there are no examples, or labels or the transform do not fit."""
-        for part, y in (("train", self.train_y), ("test", self.test_y)):
-            require(len(y) > 0, "dataset", self.name, f"has no {part} examples")
-            require(
-                y.dtype == torch.int64 and bool(((y >= 0) & (y < self.classes)).all()), "dataset", self.name,
-                f"{part} labels must be int64 from 0 to {self.classes - 1}, for {self.classes} classes; they are "
-                f"{str(y.dtype).removeprefix('torch.')} from {y.min()} to {y.max()}",
-            )  # fmt: skip
-        shape = tuple(self.train_x.shape[1:])
-        require(min(shape, default=0) > 0, "dataset", self.name, f"has examples of shape {shape}, which hold nothing")
+        """Raises ConfigError where examples, labels, owners, class names and transform do not fit one another."""
+        self._check_part("train", self.train_x, self.train_y)
+        self._check_part("test", self.test_x, self.test_y)
+        self._check_owners()
+        names = self.class_names
+        self._require(
+            names is None or len(names) == self.classes,
+            f"has {len(names or [])} class names; {self.classes} classes need as many",
+        )
+        self._check_transform()
+
+    def _require(self, holds: bool, right: str) -> None:
+        require(holds, "dataset", self.name, right if self.source is None else f"{self.source}: {right}")
+
+    def _check_part(self, part: str, x: Tensor, y: Tensor) -> None:
+        """Whatever the source: as many labels as examples, all labels classes, all values finite. One pass each."""
+        self._require(isinstance(x, Tensor) and isinstance(y, Tensor), f"{part} examples and labels must be tensors")
+        self._require(len(y) > 0, f"has no {part} examples")
+        self._require(y.dim() == 1, f"{part} labels must be one number an example, not of shape {tuple(y.shape)}")
+        self._require(len(x) == len(y), f"has {len(x)} {part} examples but {len(y)} {part} labels; each needs one")
+        low, high = y.aminmax()
+        self._require(
+            y.dtype == torch.int64 and bool(low >= 0) and bool(high < self.classes),
+            f"{part} labels must be int64 from 0 to {self.classes - 1}, for {self.classes} classes; they are "
+            f"{_name(y.dtype)} from {low} to {high}",
+        )
+        shape = tuple(x.shape[1:])
+        self._require(min(shape, default=0) > 0, f"has {part} examples of shape {shape}, which hold nothing")
+        tokens = x.dtype in _TOKENS and x.dim() == 2
+        self._require(
+            x.dtype == torch.uint8 or x.is_floating_point() or tokens,
+            f"{part} examples must be uint8 (from 0 to 255) or floating, not {_name(x.dtype)}; or tokens, int16 to "
+            "int64 of shape [n, length]",
+        )
+        self._require(not tokens or int(x.min()) >= 0, f"has {part} tokens below 0")
+        finite = x.dtype == torch.uint8 or all(bool(each.isfinite()) for each in x.aminmax())  # NaN is both extremes
+        self._require(finite, f"has {part} examples that are not finite")
+
+    def _check_owners(self) -> None:
+        if self.owners is None:
+            return
+        shape, n = tuple(self.owners.shape), len(self.train_y)
+        self._require(shape == (n,), f"has owners of shape {shape}; each of {n} train examples needs one")
+        integers = not (self.owners.is_floating_point() or self.owners.is_complex() or self.owners.dtype == torch.bool)
+        self._require(
+            integers and bool(self.owners.min() >= -1),
+            f"owners must be integers from 0, or -1 for unknown; they are {_name(self.owners.dtype)} from "
+            f"{self.owners.min()}",
+        )
+
+    def _check_transform(self) -> None:
+        shape, other = tuple(self.train_x.shape[1:]), tuple(self.test_x.shape[1:])
         require(
             len(shape) == 3 or not self.transform.augments, "dataset.transform", self.name,
             f"crops, flips and rotations are of images (channels, height, width), not of shape {shape}",
+        )  # fmt: skip
+        self._require(
+            self.transform.shape(shape) == self.transform.shape(other),
+            f"train examples are of shape {shape}, test examples of {other}; they must be alike",
+        )
+        require(
+            self.train_x.dtype not in _TOKENS or self.transform == Transform(), "dataset.transform", self.name,
+            "has tokens, of which nothing can be scaled or changed; leave it as it is",
         )  # fmt: skip
         mean, std = self.transform.mean, self.transform.std
         channels = self.train_x.shape[1]
         right = f"must have one number or one for each of {self.name}'s {channels} channels"
         require(len(mean) in (0, 1, channels), "dataset.transform.mean", mean, right)
         require(not mean or len(std) in (1, channels), "dataset.transform.std", std, right)
-        crop, sides = self.transform.crop, [*self.train_x.shape[2:], *self.test_x.shape[2:]]
+        crop, sides = self.transform.crop, [*shape[1:], *other[1:]]
         require(
             crop is None or 1 <= crop <= min(sides, default=0), "dataset.transform.crop", crop,
             f"must be null or from 1 to the shortest side of {self.name}'s images, {min(sides, default=0)}: test "
@@ -164,3 +221,7 @@ class Dataset:
         )  # fmt: skip
         pad = self.transform.pad
         require(pad < min(sides, default=1), "dataset.transform.pad", pad, "must be below the images' shortest side")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

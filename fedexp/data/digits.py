@@ -22,9 +22,9 @@ def digits(transform: Transform, test_fraction: float = 0.2, size: int = 8) -> D
         f"tests {tested} of {len(labels)} images; training and test each need one of every class, so at least 10",
     )  # fmt: skip
     pixels = torch.from_numpy((images * (255 / 16)).round().astype("float32").reshape(-1, 1, 8, 8))
-    pixels = F.interpolate(pixels, size=size, mode="bilinear").round().to(torch.uint8).numpy()
+    enlarged = F.interpolate(pixels, size=size, mode="bilinear").round().to(torch.uint8).numpy()
     train_x, test_x, train_y, test_y = train_test_split(
-        pixels, labels, test_size=test_fraction, stratify=labels, random_state=0
+        enlarged, labels, test_size=test_fraction, stratify=labels, random_state=0
     )
     return Dataset(
         "digits",

@@ -5,7 +5,6 @@ installed, from the Hugging Face hub. FedCat uses 180 writers of more than 100 e
 clock, so that exactly its writers cannot be had again: here they are drawn by a seed of their own.
 """
 
-import json
 import string
 from pathlib import Path
 
@@ -13,11 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedexp.data import leaf
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 from fedexp.randomness import numpy_generator
 
 CLASSES = [*string.digits, *string.ascii_uppercase, *string.ascii_lowercase]
+
+_NOTHING = np.empty((0, 1, 28, 28), dtype=np.uint8), np.empty(0, dtype=np.int64)  # of a writer in the other part alone
 
 _PLACE = (
     "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.1 -k 100 -t sample and pass dataset.root=FOLDER with its "
@@ -37,57 +39,49 @@ def femnist(
     require(writers is None or writers >= 1, "dataset.writers", writers, "must be at least 1, or null for all")
     require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be between 0 and 1")
     base = Path(root).expanduser()
+    source: str | Path = base
     if (base / "train").is_dir() and (base / "test").is_dir():
         parts = _from_leaf(base, writers, more_than, selection_seed)
     else:
         require(download, "dataset.root", root, f"has no train/ and test/ of LEAF; {_PLACE}, or dataset.download=true")
+        source = repository
         parts = _from_hub(repository, root, writers, more_than, selection_seed, test_fraction)
     (train_x, train_y, owners), (test_x, test_y, _) = parts
     require(len(test_y) > 0, "dataset.root", root, "the chosen writers have no test examples; split LEAF by sample")
-    return Dataset("femnist", train_x, train_y, test_x, test_y, len(CLASSES), transform, owners, CLASSES)
-
-
-def choose(counts: dict[str, int], writers: int | None, more_than: int, seed: int) -> list[str]:
-    """The names of the writers drawn, sorted."""
-    able = sorted(name for name, count in counts.items() if count > more_than)
-    if writers is None:
-        require(bool(able), "dataset.more_than", more_than, f"none of {len(counts)} writers has more examples")
-        return able
-    require(
-        1 <= writers <= len(able), "dataset.writers", writers,
-        f"{len(able)} of {len(counts)} writers have more than dataset.more_than={more_than} examples",
-    )  # fmt: skip
-    return sorted(numpy_generator(seed, "femnist").choice(able, writers, replace=False).tolist())
+    return Dataset("femnist", train_x, train_y, test_x, test_y, len(CLASSES), transform, owners, CLASSES, source)
 
 
 def _from_leaf(base: Path, writers: int | None, more_than: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     """(x, y, owners) for train and for test."""
-    held = [_read(base / part) for part in ("train", "test")]
-    counts = {name: sum(len(part[name]["y"]) for part in held if name in part) for name in held[0]}
-    chosen = choose(counts, writers, more_than, seed)
+    held = [leaf.read(base / part, "writer", _PLACE) for part in ("train", "test")]
+    chosen = leaf.choose(leaf.counts(held), writers, more_than, "femnist", seed, "writers")
     parts = []
     for part in held:
-        own = [part.get(name, {"x": [], "y": []}) for name in chosen]
-        pixels = np.array([row for each in own for row in each["x"]], dtype=np.float32).reshape(-1, 1, 28, 28)
-        labels = [label for each in own for label in each["y"]]
-        owners = np.repeat(np.arange(len(own)), [len(each["y"]) for each in own])
-        # LEAF divides 8-bit greys by 255: this gives them back exactly.
-        x = torch.from_numpy(np.rint(pixels * 255).astype(np.uint8))
-        parts.append((x, torch.tensor(labels, dtype=torch.int64), torch.from_numpy(owners)))
+        own = [_examples(name, *part[name]) if name in part else _NOTHING for name in chosen]
+        x, y = (torch.from_numpy(np.concatenate(each)) for each in zip(*own))
+        owners = torch.arange(len(own)).repeat_interleave(torch.tensor([len(labels) for _, labels in own]))
+        parts.append((x, y, owners))
     return parts
 
 
-def _read(folder: Path) -> dict[str, dict[str, list]]:
-    """LEAF's user_data of all files of a folder: {writer: {x: [[784 greys in [0, 1]]], y: [labels]}}."""
-    files = sorted(folder.glob("*.json"))
-    require(bool(files), "dataset.root", folder, f"holds no *.json; {_PLACE}")
-    users: dict[str, dict[str, list]] = {}
-    for file in files:
-        try:
-            users.update(json.loads(file.read_text())["user_data"])
-        except (ValueError, KeyError) as error:
-            raise ConfigError("dataset.root", file, f"is no file of LEAF's ({error!r})") from error
-    return users
+def _examples(name: str, file: Path, user: dict[str, list]) -> tuple[np.ndarray, np.ndarray]:
+    """A writer's images uint8 [n, 1, 28, 28] and labels int64 [n]. Raises ConfigError for what a cast would hide."""
+    if not user["y"]:
+        return _NOTHING
+    try:
+        pixels, labels = np.array(user["x"]), np.array(user["y"])
+        require(pixels.dtype.kind in "fi", "dataset.root", file, f"writer {name} has examples that are not numbers")
+        pixels = pixels.astype(np.float32)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError("dataset.root", file, f"writer {name} has examples that are not numbers ({error})") from error
+    found = list(pixels.shape)
+    require(found == [len(labels), 784], "dataset.root", file, f"writer {name} has examples {found}, not [n, 784]")
+    right = f"writer {name} has greys from {pixels.min()} to {pixels.max()}; they must be in [0, 1]"
+    require(bool(((pixels >= 0) & (pixels <= 1)).all()), "dataset.root", file, right)
+    right = f"writer {name} has labels that are {labels.dtype} {list(labels.shape)}; they must be integers, one each"
+    require(labels.dtype.kind == "i" and labels.ndim == 1, "dataset.root", file, right)
+    # LEAF divides 8-bit greys by 255: this gives them back exactly.
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, 28, 28), labels
 
 
 def _from_hub(
@@ -107,7 +101,8 @@ def _from_hub(
         reason = f"could not be downloaded ({error}); or {_PLACE}"
         raise ConfigError("dataset.repository", repository, reason) from error
     names = np.array(every["writer_id"])
-    chosen = choose(dict(zip(*np.unique(names, return_counts=True))), writers, more_than, seed)
+    counts = dict(zip(*np.unique(names, return_counts=True)))
+    chosen = leaf.choose(counts, writers, more_than, "femnist", seed, "writers")
     rows: list[list[int]] = [[], []]
     owners: list[list[int]] = [[], []]
     for owner, name in enumerate(chosen):
@@ -117,8 +112,8 @@ def _from_hub(
             rows[part].extend(ids.tolist())
             owners[part].extend([owner] * len(ids))
     parts = []
-    for ids, own in zip(rows, owners):
-        some = every.select(ids)
+    for chosen_rows, of in zip(rows, owners):
+        some = every.select(chosen_rows)
         x = np.stack([np.asarray(image.convert("L")) for image in some["image"]])[:, None]
-        parts.append((torch.from_numpy(x), torch.tensor(some["character"]), torch.tensor(own)))
+        parts.append((torch.from_numpy(x), torch.tensor(some["character"]), torch.tensor(of)))
     return parts

@@ -8,23 +8,30 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_image
-from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
+from torchvision.transforms.v2.functional import resize
 
 from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 
 _PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"}
+_MOST_PIXELS = 50_000_000
+Image.MAX_IMAGE_PIXELS = None  # of Pillow's own: max_pixels is checked instead
 
 
-def image_folder(root: str, transform: Transform, size: int | None = None, grey: bool = False) -> Dataset:
-    """Read ROOT. `size` resizes to size x size (needed where pictures differ), `grey` keeps one channel.
+def image_folder(
+    root: str, transform: Transform, size: int | None = None, grey: bool = False, max_pixels: int = _MOST_PIXELS
+) -> Dataset:  # fmt: skip
+    """Read ROOT. `size` resizes to size x size (needed where pictures differ), `grey` keeps one channel, `max_pixels`
+    is what a picture may hold: a small file can stand for one that no memory does.
 
     Raises ConfigError where a folder is missing or empty, a picture does not decode, or shapes differ.
     """
+    require(max_pixels >= 1, "dataset.max_pixels", max_pixels, "must be at least 1")
     base = Path(root).expanduser()
     for part in ("train", "test"):
         require((base / part).is_dir(), "dataset.root", root, f"has no folder {part}/ with a folder a class")
@@ -35,13 +42,30 @@ def image_folder(root: str, transform: Transform, size: int | None = None, grey:
     strange = sorted({file.parent.name for file in test} - set(classes))
     require(not strange, "dataset.root", root, f"test/ has classes that train/ lacks: {', '.join(strange)}")
     clients, owners = _owners(base / "train", train)
-    images = decoded(base, train + test, size, grey)
+    images = decoded(base, train + test, size, grey, max_pixels)
     labels = torch.tensor([classes.index(file.parent.name) for file in train + test])
     n = len(train)
     return Dataset(
         base.name, images[:n], labels[:n], images[n:], labels[n:], len(classes), transform,
-        owners if clients else None, classes,
+        owners if clients else None, classes, root,
     )  # fmt: skip
+
+
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def cifar10_jpeg(root: str, transform: Transform) -> Dataset:
+    """CIFAR-10 as a folder of pictures, wherever it lies. Raises ConfigError for a folder that holds something else."""
+    found = image_folder(root, transform)
+    shape = tuple(found.train_x.shape[1:])
+    require(
+        tuple(found.class_names) == _CIFAR10 and shape == (3, 32, 32), "dataset.root", root,
+        f"must hold CIFAR-10: 3x32x32 pictures of {', '.join(_CIFAR10)}",
+    )  # fmt: skip
+    return found
+
+
+cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is no part of a run's name
 
 
 def _list(folder: Path) -> list[Path]:
@@ -68,32 +92,54 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
     return clients, torch.tensor([position[name] for name in names])
 
 
-def decoded(base: Path, files: list[Path], size: int | None, grey: bool) -> Tensor:
+def decoded(base: Path, files: list[Path], size: int | None, grey: bool, max_pixels: int = _MOST_PIXELS) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
     require(size is None or size >= 1, "dataset.size", size, "must be at least 1, or null")
     cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-8bit.pt"
-    return cached(cache, files, lambda: _decode(files, size, grey))
+    return cached(cache, files, lambda: _decode(files, size, grey, max_pixels))
 
 
-def _decode(files: list[Path], size: int | None, grey: bool) -> Tensor:
-    mode = ImageReadMode.GRAY if grey else ImageReadMode.RGB
-
+def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) -> Tensor:
     def one(file: Path) -> Tensor:
-        try:
-            image = decode_image(str(file), mode=mode)
-        except RuntimeError as error:
-            raise ConfigError("dataset.root", file, f"does not decode as a picture ({error})") from error
-        if image.dtype == torch.uint16:  # a PNG of 16 bits a channel; torch cannot shift uint16 itself
-            image = (image.int() >> 8).to(torch.uint8)
-        if grey and len(image) == 3:  # GIF and WebP decode to colours whatever the mode
-            image = rgb_to_grayscale(image)
+        image = _read(file, "L" if grey else "RGB", max_pixels)
         return image if size is None else resize(image, [size, size], antialias=True)
 
     with ThreadPoolExecutor() as pool:
         images = list(pool.map(one, files))
-    shapes = {tuple(image.shape) for image in images}
+    first = images[0].shape
+    other = next((number for number, image in enumerate(images) if image.shape != first), 0)
     require(
-        len(shapes) == 1, "dataset.size", size,
-        f"pictures have {len(shapes)} different shapes; pass dataset.size=SIDE to resize them all",
+        other == 0, "dataset.size", size,
+        f"pictures have different shapes, {_sides(first)} in {files[0]} and {_sides(images[other].shape)} in "
+        f"{files[other]}; pass dataset.size=SIDE to resize them all",
     )  # fmt: skip
     return torch.stack(images)
+
+
+def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
+    """A picture uint8 [c, h, w]. Raises ConfigError for one that is damaged or too large, before it is decoded where
+    its file tells: a PNG carries checksums."""
+    try:
+        with Image.open(file) as image:
+            width, height = image.size
+            require(
+                width * height <= max_pixels, "dataset.root", file,
+                f"has {width} x {height} pixels; at most {max_pixels} are read (dataset.max_pixels)",
+            )  # fmt: skip
+            image.verify()
+        with Image.open(file) as image:
+            image.draft(mode, image.size)  # a JPEG holds its grey apart
+            deep = image.mode.startswith("I")  # 16 bits, of which Pillow would keep the lower ones
+            shallow = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)) if deep else image
+            pixels = np.array(shallow.convert(mode))
+    except ConfigError:
+        raise
+    except Exception as error:  # decoders raise many kinds
+        reason = f"does not decode as a picture ({error or type(error).__name__})"
+        raise ConfigError("dataset.root", file, reason) from error
+    found = torch.from_numpy(pixels)
+    return found[None] if mode == "L" else found.permute(2, 0, 1).contiguous()
+
+
+def _sides(shape: torch.Size) -> str:
+    return f"{shape[2]} x {shape[1]}"

@@ -1,4 +1,4 @@
-"""Made-up images, for benchmarks and for trying things out: nothing to download, nothing to learn from them."""
+"""Made-up images or tokens, for benchmarks and for trying things out: nothing to download, nothing to learn."""
 
 import torch
 
@@ -6,12 +6,19 @@ from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import require
 
 
-def made(transform: Transform, shape: list[int], classes: int = 10, train: int = 60000, test: int = 1000) -> Dataset:
-    """Uniformly random uint8 images of `shape` (channels, height, width) and labels."""
-    for key, value in {"classes": classes, "train": train, "test": test}.items():
-        require(value >= 1, f"dataset.{key}", value, "must be at least 1")
-    require(len(shape) == 3 and min(shape) >= 1, "dataset.shape", shape, "must be [channels, height, width], from 1")
+def made(
+    transform: Transform, shape: list[int], classes: int = 10, train: int = 60000, test: int = 1000,
+    tokens: int | None = None,
+) -> Dataset:  # fmt: skip
+    """Uniformly random uint8 images of `shape` (channels, height, width), or with so many different `tokens` texts of
+    `shape` (length); and labels."""
+    for key, value in {"classes": classes, "train": train, "test": test, "tokens": tokens}.items():
+        require(value is None or value >= 1, f"dataset.{key}", value, "must be at least 1")
+    dimensions, right = (3, "[channels, height, width]") if tokens is None else (1, "[length]")
+    fits = len(shape) == dimensions and min(shape) >= 1
+    require(fits, "dataset.shape", shape, f"must be {right}, from 1")
+    kind, count = (torch.uint8, 256) if tokens is None else (torch.int16, tokens)
     draw = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (train + test, *shape), generator=draw, dtype=torch.uint8)
+    x = torch.randint(0, count, (train + test, *shape), generator=draw, dtype=kind)
     y = torch.randint(0, classes, (train + test,), generator=draw)
     return Dataset("made", x[:train], y[:train], x[train:], y[train:], classes, transform)

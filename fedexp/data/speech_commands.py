@@ -51,7 +51,7 @@ def speech_commands(root: str, transform: Transform, download: bool = True, vali
     speakers = np.unique([_speaker(file) for file, own in zip(clips, train) if own], return_inverse=True)[1]
     return Dataset(
         "speech_commands", features[train], labels[train], features[test], labels[test], len(KEYWORDS), transform,
-        torch.from_numpy(speakers), list(KEYWORDS),
+        torch.from_numpy(speakers), list(KEYWORDS), base,
     )  # fmt: skip
 
 
@@ -115,7 +115,9 @@ def _read(file: Path) -> np.ndarray:
         with wave.open(str(file)) as clip:
             form = (clip.getframerate(), clip.getnchannels(), clip.getsampwidth())
             require(form == (RATE, 1, 2), "dataset.root", file, "is not 16 kHz, one channel, 16 bits")
-            samples = np.frombuffer(clip.readframes(RATE), dtype="<i2").astype(np.float32) / 2**15
+            said, data = min(RATE, clip.getnframes()), clip.readframes(RATE)
+            require(len(data) == 2 * said, "dataset.root", file, f"is cut short: {len(data) // 2} of {said} samples")
+            samples = np.frombuffer(data, dtype="<i2").astype(np.float32) / 2**15
     except (wave.Error, EOFError) as error:
         raise ConfigError("dataset.root", file, f"does not decode as a WAV file ({error})") from error
     return np.pad(samples, (0, RATE - len(samples)))

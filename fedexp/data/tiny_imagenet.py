@@ -30,17 +30,34 @@ def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: 
         f"no tiny-imagenet-200/ there with train/ and val/val_annotations.txt; unpack {_URL} into it",
     )  # fmt: skip
     train = sorted((base / "train").glob("*/images/*.JPEG"))
-    rows = [line.split("\t")[:2] for line in listing.read_text().splitlines() if line]
-    test = [base / "val" / "images" / name for name, _ in rows]
     classes = sorted(folder.name for folder in (base / "train").iterdir() if folder.is_dir())
     number = {name: label for label, name in enumerate(classes)}
+    rows = _read(listing, number)
+    test = [base / "val" / "images" / name for name, _ in rows]
     images = decoded(base, [*train, *test], size, grey=False)
     train_y = torch.tensor([number[file.parent.parent.name] for file in train])
-    test_y = torch.tensor([number[name] for _, name in rows])
+    test_y = torch.tensor([label for _, label in rows])
     n = len(train)
     return Dataset(
-        "tiny_imagenet", images[:n], train_y, images[n:], test_y, len(classes), transform, class_names=classes
+        "tiny_imagenet", images[:n], train_y, images[n:], test_y, len(classes), transform, None, classes, base
     )
+
+
+def _read(listing: Path, number: dict[str, int]) -> list[tuple[str, int]]:
+    """(picture, label) of each line of val_annotations.txt, which must list the pictures that are there, each once."""
+    try:
+        rows = [line.split("\t")[:2] for line in listing.read_text().splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("dataset.root", listing, f"cannot be read ({error})") from error
+    wrong = next((row for row in rows if len(row) < 2 or row[1] not in number), None)
+    require(wrong is None, "dataset.root", listing, f"names no picture and a class of train/ in its line {wrong}")
+    listed = sorted(name for name, _ in rows)
+    there = sorted(file.name for file in (listing.parent / "images").glob("*.JPEG"))
+    require(
+        listed == there, "dataset.root", listing,
+        f"lists {len(listed)} pictures, images/ beside it holds {len(there)}; it must list each of them once",
+    )  # fmt: skip
+    return [(name, number[word]) for name, word in rows]
 
 
 def _download(base: Path) -> None:

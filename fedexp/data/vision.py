@@ -2,6 +2,8 @@
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -10,80 +12,116 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchvision import datasets
+from torchvision.datasets.utils import check_integrity
 
 from fedexp.data.dataset import Dataset, Transform
-from fedexp.errors import ConfigError
+from fedexp.errors import ConfigError, require
 
-# Where each one's files are expected below dataset.root: told to a user who must place them by hand.
+# Each one's folder below dataset.root, and the files in it: told to a user who must place them by hand.
+_IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
 _FILES = {
-    "MNIST": "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte",
-    "FashionMNIST": "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte",
-    "CIFAR10": "cifar-10-batches-py/ (cifar-10-python.tar.gz, unpacked)",
-    "CIFAR100": "cifar-100-python/ (cifar-100-python.tar.gz, unpacked)",
-    "SVHN": "{train,test}_32x32.mat",
+    "MNIST": ("MNIST/raw", _IDX),
+    "FashionMNIST": ("FashionMNIST/raw", _IDX),
+    "CIFAR10": ("cifar-10-batches-py", " (cifar-10-python.tar.gz, unpacked)"),
+    "CIFAR100": ("cifar-100-python", " (cifar-100-python.tar.gz, unpacked)"),
+    "SVHN": ("", "{train,test}_32x32.mat"),
 }
+# What torchvision raises for files that are not there, not to be had, or not in their format.
+_FAILURES = (RuntimeError, URLError, OSError, ValueError, TypeError, LookupError, AssertionError, EOFError)
 
 
 def mnist(root: str, transform: Transform, download: bool = True) -> Dataset:
     """MNIST: 60,000 + 10,000 images of 1x28x28 (LeCun et al. 1998)."""
-    return _load("mnist", datasets.MNIST, root, download, transform)
+    return _load("mnist", datasets.MNIST, 10, root, download, transform)
 
 
 def fmnist(root: str, transform: Transform, download: bool = True) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images of 1x28x28 (Xiao et al. 2017)."""
-    return _load("fmnist", datasets.FashionMNIST, root, download, transform)
+    return _load("fmnist", datasets.FashionMNIST, 10, root, download, transform)
 
 
 def cifar10(root: str, transform: Transform, download: bool = True) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images of 3x32x32 (Krizhevsky 2009)."""
-    return _load("cifar10", datasets.CIFAR10, root, download, transform)
+    return _load("cifar10", datasets.CIFAR10, 10, root, download, transform)
 
 
 def cifar100(root: str, transform: Transform, download: bool = True) -> Dataset:
     """CIFAR-100 with its 100 fine labels."""
-    return _load("cifar100", datasets.CIFAR100, root, download, transform)
+    return _load("cifar100", datasets.CIFAR100, 100, root, download, transform)
 
 
 def cifar100_coarse(root: str, transform: Transform, download: bool = True) -> Dataset:
     """CIFAR-100 with its 20 super-classes: torchvision reads the images, the archive holds the labels."""
-    fine = _load("cifar100_coarse", datasets.CIFAR100, root, download, transform)
+    fine = _load("cifar100_coarse", datasets.CIFAR100, 100, root, download, transform)
     train_y, test_y = (_coarse_labels(root, part) for part in ("train", "test"))
-    return Dataset(fine.name, fine.train_x, train_y, fine.test_x, test_y, 20, transform)
+    return replace(fine, train_y=train_y, test_y=test_y, classes=20)
 
 
 def svhn(root: str, transform: Transform, download: bool = True) -> Dataset:
     """SVHN: 73,257 + 26,032 house-number digits of 3x32x32 (Netzer et al. 2011)."""
-    return _load("svhn", datasets.SVHN, root, download, transform)
+    return _load("svhn", datasets.SVHN, 10, root, download, transform)
 
 
-def _load(name: str, kind: Callable[..., Any], root: str, download: bool, transform: Transform) -> Dataset:
+def _load(
+    name: str, kind: Callable[..., Any], classes: int, root: str, download: bool, transform: Transform
+) -> Dataset:  # fmt: skip
     part = (
         (lambda train: {"split": "train" if train else "test"}) if name == "svhn" else (lambda train: {"train": train})
     )
+    below, files = _FILES[kind.__name__]
+    folder = Path(root) / below
     try:
         train, test = (kind(root, **part(is_train), download=download) for is_train in (True, False))
-    except (RuntimeError, URLError, OSError) as error:
+    except _FAILURES as error:
+        wrong = _wrong_file(kind, folder)
+        reason = f"{wrong} {'is damaged' if wrong.exists() else 'is not there'}: " if wrong else ""
         raise ConfigError(
             "dataset.root",
             root,
-            f"{name} is neither there nor could it be downloaded ({error}). Place its files by hand at "
-            f"{Path(root) / _FILES[kind.__name__]}, or pass dataset.root=FOLDER that holds them",
+            f"{name} can neither be read there nor downloaded ({reason}{error or type(error).__name__}). Place its "
+            f"files by hand at {folder}/{files}, or pass dataset.root=FOLDER that holds them",
         ) from error
-    train_x, train_y = _tensors(train)
-    test_x, test_y = _tensors(test)
-    return Dataset(name, train_x, train_y, test_x, test_y, int(train_y.max()) + 1, transform)
+    (train_x, train_y), (test_x, test_y) = (_tensors(name, folder, each) for each in (train, test))
+    return Dataset(name, train_x, train_y, test_x, test_y, classes, transform, source=folder)
 
 
-def _tensors(dataset: Any) -> tuple[Tensor, Tensor]:
+def _wrong_file(kind: Callable[..., Any], folder: Path) -> Path | None:
+    """The first of its files that is not there or not what it must be: torchvision does not say which."""
+    if kind in (datasets.MNIST, datasets.FashionMNIST):
+        parts = [f"{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
+        return next((folder / part for part in parts if not _is_idx(folder / part)), None)
+    published = [each[-2:] for each in getattr(kind, "split_list", {}).values()]  # (name, md5) of each file
+    for each in ("train_list", "test_list"):
+        published += getattr(kind, each, [])
+    return next((folder / file for file, md5 in published if not check_integrity(str(folder / file), md5)), None)
+
+
+def _is_idx(file: Path) -> bool:
+    """Whether a file's length is what its first bytes say: two zeros, bytes (8), how many sides, each side."""
+    try:
+        with open(file, "rb") as opened:
+            head = opened.read(4)
+            sides = np.frombuffer(opened.read(4 * head[3]), ">u4").tolist()
+        return head[:3] == b"\0\0\x08" and file.stat().st_size == 4 + 4 * head[3] + prod(sides)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _tensors(name: str, folder: Path, dataset: Any) -> tuple[Tensor, Tensor]:
     """Images as uint8 [n, c, h, w], labels as int64 [n], from what torchvision holds."""
     images = torch.as_tensor(np.asarray(dataset.data))
-    labels = getattr(dataset, "targets", None)
-    labels = torch.as_tensor(np.asarray(dataset.labels if labels is None else labels)).long()
+    found = getattr(dataset, "targets", None)
+    labels = np.asarray(dataset.labels if found is None else found)
+    for what, dtype, fits in (
+        ("images must be uint8", images.dtype, images.dtype == torch.uint8),
+        ("labels must be integers", labels.dtype, labels.dtype.kind in "iu"),
+    ):
+        require(fits, "dataset", name, f"{folder}: {what}, not {dtype}")
     if images.dim() == 3:
         images = images.unsqueeze(1)
     elif images.shape[-1] == 3:
         images = images.permute(0, 3, 1, 2)
-    return images.contiguous(), labels
+    return images.contiguous(), torch.as_tensor(labels).long()
 
 
 def _coarse_labels(root: str, part: str) -> Tensor:

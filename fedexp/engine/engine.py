@@ -1,37 +1,43 @@
-"""The engine: trains a cohort, by whichever mechanism suits the machine, and keeps what was exchanged."""
+"""The engine: trains a cohort, by whichever mechanism suits the machine, and counts what surveys exchange."""
 
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.engine.apart import Crew, train_one_by_one
-from fedexp.engine.client import Workshop, one
-from fedexp.engine.exchange import Exchange, Sent, State, Trained
-from fedexp.engine.settings import Hardware, Local
-from fedexp.engine.together import train_together
+from fedexp.engine import convolutions, ranks
+from fedexp.engine.contract import ClientFunctions, Question, Trained
+from fedexp.engine.local_training import LocalTraining, Task
+from fedexp.engine.vectorized import train_vectorized
+from fedexp.engine.worker import train_one_by_one
+from fedexp.engine.worker_pool import WorkerPool
+from fedexp.errors import Interrupted, require
 from fedexp.models.classifier import Model
-from fedexp.tree import Stack, Tree
+from fedexp.settings import Hardware, Local
+from fedexp.tree import Tree
 from fedexp.world import World
 
-if TYPE_CHECKING:
-    from fedexp.algorithms.fedavg import FedAvg
+log = logging.getLogger(__name__)
 
 
 class Engine:
-    """`train` is the whole of it. All mechanisms give the same weights up to float rounding."""
+    """Trains and inspects clients. All mechanisms give the same weights up to float rounding."""
 
     def __init__(
         self, model: Model, world: World, local: Local, hardware: Hardware, seed: int,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        self.shop = Workshop(model, world, local, seed, hardware.precision, hardware.convolution, stopped)
+        self.training = LocalTraining(model, world, local, seed, hardware.precision, hardware.compile, stopped)
         self.hardware = hardware
-        self.exchanges: list[Exchange] = []
-        self.siblings: list[Engine] = []
-        self.crew: Crew | None = None
+        require(
+            not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
+            "a vectorized cohort's step is compiled, not the workers'; add hardware.engine=vectorized",
+        )  # fmt: skip
+        self.pools: list[WorkerPool] = []  # one for each algorithm: that of the rounds, others of evaluation
+        self.alone = self.world.device.type != "cpu"  # whether there can be no worker processes
+        self.surveyed = [0, 0]  # bytes up and down of surveys, since they were last asked for
         self.at_once: int | None = None
         if hardware.clients_at_once != "auto":
             self.at_once = int(hardware.clients_at_once)
@@ -43,114 +49,158 @@ class Engine:
         torch.backends.cudnn.deterministic = True
 
     @property
-    def model(self) -> Model:
-        return self.shop.model
-
-    @property
     def world(self) -> World:
-        return self.shop.world
+        return self.training.world
 
-    @property
-    def local(self) -> Local:
-        return self.shop.local
+    def fastest_tiles(self, cohort: int) -> dict[str, int]:
+        """Of the paths of convolutions that are faster in tiles here, in a cohort of so many, the tiles' sides."""
+        hardware, world = self.hardware, self.world
+        alone = self.mechanism == "workers" and world.device.type == "cpu"
+        if (
+            not alone
+            or hardware.convolution == "direct"
+            or (hardware.precision, world.dtype) != ("float32", torch.float32)
+        ):
+            return {}
+        largest = min(self.training.local.batch_size, int(world.sizes.max()))
+        threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
+        like = world.prepare(world.rows[:1])  # tokens are whole numbers
+        batch = like.new_zeros(largest, *world.shape)
+        return ranks.from_first(lambda: convolutions.measured(self.training.model, batch, threads), world.device)
 
-    @property
-    def seed(self) -> int:
-        return self.shop.seed
+    def _has_workers(self, cohort: int) -> bool:
+        """Whether a cohort of so many is trained by worker processes, of one thread each: wherever it would be by a
+        run's only process, so that all numbers of processes round alike."""
+        return not self.alone and min(self.hardware.worker_count * ranks.size(), cohort) > 1
 
-    def train(self, algorithm: "FedAvg", state: State, ids: Tensor, sent: Sent) -> Trained:
-        """Train clients `ids` [K] from `sent`; ask the algorithm for their reply; note both for the measures.
+    def use_tiles(self, tiles: dict[str, int]) -> None:
+        """Train with these from now on: those that `fastest_tiles` gave when the stage began."""
+        self.training.tiles = tiles
 
-        A pure function of (algorithm, state["round"], ids, sent): order and grouping change nothing.
+    @torch.enable_grad()  # also where it is asked for within an evaluation
+    def train(
+        self, algorithm: ClientFunctions, round: int, ids: Tensor, download: Tree, memory: Tree,
+        work: list[int] | None = None,
+    ) -> Trained:  # fmt: skip
+        """Train clients `ids` [K] from what they downloaded and remember, leaves [K, ...] on the device.
+
+        work: how many epochs each trains [K], or steps where local.steps is given; None: all that are asked for.
+        A pure function of its arguments: order and grouping change nothing.
         """
-        clients, sizes = ids.tolist(), self.world.sizes[ids.cpu()]
-        params, loss = self._run(algorithm, int(state["round"]), clients, sent)
-        steps = torch.tensor([self.local.schedule(int(size))[1] for size in sizes])
-        trained = Trained(params, steps, sizes, loss)
-        trained = trained._replace(reply=algorithm.reply(state, ids, sent, trained))
-        examples = sum(self.local.examples(size) for size in sizes.tolist())
-        self.exchanges.append(Exchange(ids, sent, trained, examples, lambda: self.judge(algorithm, ids, sent)))
-        return trained
+        clients = ids.tolist()
+        again = [clients[:row].count(client) if algorithm.trains_anew else 0 for row, client in enumerate(clients)]
+        tasks = [Task(*each) for each in zip(clients, work or [None] * len(clients), again)]
+        examples = [self.training.examples(algorithm, task) for task in tasks]
+        if ranks.size() == 1:
+            return Trained(*self._run(algorithm, round, tasks, download, memory, len(tasks)), examples)
 
-    def exchange(self, ids: Tensor, down: Tree | None = None, up: Tree | None = None) -> None:
-        """Note that clients `ids` received `down` or sent `up` (leaves [K, ...]) without training on it."""
-        received = Sent({}, down) if down else None
-        replied = Trained({}, *[torch.zeros(len(ids))] * 3, up) if up else None
-        self.exchanges.append(Exchange(ids, received, replied))
+        def some(rows: list[int]) -> Tree:
+            """What clients `rows` of the cohort leave, whom this process trains."""
+            if self.training.stopped():
+                raise Interrupted
+            received, own = (tree.choose(part, torch.tensor(rows)) for part in (download, memory))
+            left = self._run(algorithm, round, [tasks[row] for row in rows], received, own, len(tasks))
+            return dict(zip(("upload", "memory", "loss"), left))
 
-    def drain(self) -> list[Exchange]:
-        """What was exchanged since the last call."""
-        done = list(self.exchanges)
-        self.exchanges.clear()  # in place: siblings note theirs in the same list
-        return done
+        found = ranks.trained(ranks.share(examples, ranks.size()), download, some, self.world.device)
+        return Trained(found["upload"], found["memory"], found["loss"], examples)
 
-    @torch.no_grad()
-    def judge(self, algorithm: "FedAvg", ids: Tensor, sent: Sent, chunk: int = 1000) -> Tensor:
-        """Accuracy [K] of what each client received, on its own training data, un-augmented."""
-        world, scores = self.world, []
-        for row, client in enumerate(ids.tolist()):
-            own, rows = one(sent, row), world.of(client)
-            answers = [algorithm.answer(self.model, own, world.prepare(part)) for part in rows.split(chunk)]
-            scores.append((torch.cat(answers).argmax(1) == world.y[rows]).double().mean())
-        return torch.stack(scores)
+    def inspect(self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree, round: int | None = None) -> Tree:
+        """What clients `ids` [n] find out without training, leaves [n, ...]. Nothing is counted as exchanged.
 
-    def sibling(self, model: Model, world: World, local: Local) -> "Engine":
-        """An engine for another model over other examples (a head over features) within the same round."""
-        other = Engine(model, world, local, self.hardware, self.seed, self.shop.stopped)
-        other.exchanges = self.exchanges
-        self.siblings.append(other)
-        return other
+        round: the one in which they take part (from 0); None outside of one.
+        """
+        found = [
+            self.training.inspect(algorithm, client, tree.take(download, row), tree.take(memory, row), round)
+            for row, client in enumerate(ids.tolist())
+        ]
+        return tree.stack(found)
+
+    def survey(self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree) -> Tree:
+        """The same asked by the server: what goes down and what comes back, leaves [n, ...], is counted."""
+        found = self.inspect(algorithm, ids, download, memory)
+        self.count(up=tree.size_in_bytes(found), down=tree.size_in_bytes(download))
+        return found
+
+    def count(self, up: int = 0, down: int = 0) -> None:
+        """Bytes exchanged besides rounds' downloads and uploads; below 0 where one of these need not be sent again."""
+        self.surveyed[0] += up
+        self.surveyed[1] += down
+
+    def drain(self) -> tuple[int, int]:
+        """Bytes (up, down) of the surveys since the last call."""
+        up, down = self.surveyed
+        self.surveyed = [0, 0]
+        return up, down
 
     def close(self) -> None:
-        """End the worker processes, the siblings' too; a later `train` would start new ones."""
-        self._dismiss()
-        for sibling in self.siblings:
-            sibling.close()
-
-    def _dismiss(self) -> None:
-        if self.crew is not None:
-            self.crew.close()
-            self.crew = None
+        """End the worker processes; a later `train` would start new ones."""
+        while self.pools:
+            self.pools.pop().close()
 
     @property
     def mechanism(self) -> str:
-        """apart or together: chosen by the device unless configured."""
+        """workers or vectorized: chosen by the device unless configured."""
         if self.hardware.engine != "auto":
             return self.hardware.engine
-        return "together" if self.world.device.type == "cuda" else "apart"
+        return "vectorized" if self.world.device.type == "cuda" else "workers"
 
-    def _run(self, algorithm: "FedAvg", round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
-        if self.mechanism == "together":
-            return self._in_chunks(algorithm, round, ids, sent)
-        workers = min(self.hardware.worker_count, len(ids))
-        if workers < 2 or self.world.device.type != "cpu":
-            return train_one_by_one(self.shop, algorithm, round, ids, sent)
-        if self.crew is None or not self.crew.fits(algorithm, sent, len(ids)):
-            self._dismiss()
-            self.crew = Crew(self.shop, algorithm, sent, workers)
+    def _run(
+        self, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree, cohort: int
+    ) -> tuple[Tree, Tree, Tensor]:
+        """Train clients of a cohort of so many in this process and its workers."""
+        if self.mechanism == "vectorized":
+            return self._in_chunks(algorithm, round, tasks, download, memory)
+        workers = min(self.hardware.worker_count, len(tasks))
         try:
-            return self.crew.train(round, ids, sent)
+            pool = self._pool(algorithm, tasks, download, memory, workers) if self._has_workers(cohort) else None
+            if pool is not None:
+                return pool.train(round, tasks, download, memory)
         except BaseException:
-            self._dismiss()
+            self.close()
             raise
+        return train_one_by_one(self.training, algorithm, round, tasks, download, memory)
 
-    def _in_chunks(self, algorithm: "FedAvg", round: int, ids: list[int], sent: Sent) -> tuple[Stack, Tensor]:
+    def _pool(
+        self, algorithm: ClientFunctions, tasks: list[Task], download: Tree, memory: Tree, workers: int
+    ) -> WorkerPool | None:  # fmt: skip
+        """This algorithm's pool, a new one where it has none that fits; None where there can be none."""
+        for pool in [each for each in self.pools if each.algorithm == algorithm]:
+            if pool.fits(len(tasks), download, memory):
+                return pool
+            self.pools.remove(pool)
+            pool.close()
+        asked = self.hardware.workers
+        try:
+            pool = WorkerPool(self.training, algorithm, tasks, download, memory, workers, fewer=asked == "auto")
+        except OSError as error:
+            right = f"{workers} worker processes cannot be started here ({error}); ask for fewer, or for auto"
+            require(asked == "auto", "hardware.workers", asked, right)
+            log.warning("no worker process can be started (%s); going on in this one", error)
+            self.alone = True
+            return None
+        self.pools.append(pool)
+        return pool
+
+    def _in_chunks(
+        self, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree
+    ) -> tuple[Tree, Tree, Tensor]:
         """The cohort, or as many of it at once as memory holds: halved after running out, and kept so."""
-        parts: list[tuple[Stack, Tensor]] = []
+        parts: list[tuple[Tree, Tree, Tensor]] = []
         done = 0
-        while done < len(ids):
-            rows = slice(done, done + (self.at_once or len(ids)))
-            some = Sent(*(tree.take(part, rows) for part in (sent.start, sent.extra, sent.memory)))
+        while done < len(tasks):
+            rows = slice(done, done + (self.at_once or len(tasks)))
+            some = (tree.take(part, rows) for part in (download, memory))
             try:
-                parts.append(train_together(self.shop, algorithm, round, ids[rows], some))
+                parts.append(train_vectorized(self.training, algorithm, round, tasks[rows], *some))
             except torch.OutOfMemoryError:
-                size = len(ids[rows])
+                size = len(tasks[rows])
                 if size == 1:
                     raise
                 self.at_once = -(-size // 2)
                 torch.cuda.empty_cache()
-                print(f"fedexp: out of device memory with {size} clients at once; going on with {self.at_once}")
+                log.warning("out of device memory with %d clients at once; going on with %d", size, self.at_once)
                 continue
-            done += len(ids[rows])
-        stacks, losses = zip(*parts)
-        return tree.join(list(stacks)), torch.cat(losses)
+            done += len(tasks[rows])
+        uploads, kept, losses = zip(*parts)
+        return tree.join(list(uploads)), tree.join(list(kept)), torch.cat(losses)

@@ -5,20 +5,22 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from fedexp.engine.settings import Local
+from fedexp.settings import Local
+from fedexp.tree import Params
 
 
 class Optimizer:
     """Updates weights in place. Elementwise, so that a Stack steps exactly like each of its models.
 
-    fused needs ordinary dense tensors, as a single client's are.
+    fused needs ordinary dense tensors, as a single client's are. lr: a tensor [] where the step is compiled, since
+    every other number would have it compiled anew.
     """
 
-    def __init__(self, weights: list[Tensor], local: Local, lr: float, fused: bool) -> None:
+    def __init__(self, weights: list[Tensor], local: Local, lr: float | Tensor, fused: bool) -> None:
         self.local, self.lr, self.fused = local, lr, fused
         slots = {"sgd": 1 if local.momentum else 0, "adam": 2}[local.optimizer]
         self.memory = [[torch.zeros_like(weight) for weight in weights] for _ in range(slots)]
-        self.taken = 0
+        self.taken = torch.zeros(())  # steps, which Adam's bias correction counts
 
     @torch.no_grad()
     def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
@@ -35,10 +37,10 @@ class Optimizer:
                 foreach=not self.fused, fused=self.fused, weight_decay=self.local.weight_decay,
                 momentum=self.local.momentum, lr=self.lr, dampening=0.0, nesterov=False, maximize=False,
             )  # fmt: skip
-        self.taken += 1
 
     def _adam(self, weights: list[Tensor], grads: list[Tensor], memory: list[list[Tensor]]) -> None:
-        steps = [torch.tensor(float(self.taken)) for _ in weights]
+        steps = [self.taken.clone() for _ in weights]
+        self.taken.add_(1)
         adam(
             weights, grads, memory[0], memory[1], [], steps, foreach=True, fused=False, amsgrad=False,
             beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay, eps=1e-8,
@@ -51,8 +53,20 @@ def _laid_out_as(weight: Tensor, grad: Tensor) -> Tensor:
     return grad if grad.stride() == weight.stride() else torch.empty_like(weight).copy_(grad)
 
 
-def clip(grads: list[Tensor], largest: float, stacked: bool) -> list[Tensor]:
-    """Scale gradients to a norm of at most `largest`: of the model, or of each model of a stack."""
+def clip(grads: Params, largest: float, stacked: bool, model: list[str]) -> Params:
+    """Scale gradients to a norm of at most `largest`: of the model, or of each model of a stack.
+
+    model: names of a model's own weights. Entries of other names are those of a second model, scaled by themselves.
+    """
+    first = set(model)
+    own, others = ([name for name in grads if (name in first) == mine] for mine in (True, False))
+    groups = [dict(zip(names, _scaled([grads[name] for name in names], largest, stacked))) for names in (own, others)]
+    return {**groups[0], **groups[1]}
+
+
+def _scaled(grads: list[Tensor], largest: float, stacked: bool) -> list[Tensor]:
+    if not grads:
+        return []
     flat = [grad.flatten(1 if stacked else 0) for grad in grads]
     norm = torch.stack([part.square().sum(-1) for part in flat]).sum(0).sqrt()
     scale = (largest / (norm + 1e-6)).clamp(max=1.0)

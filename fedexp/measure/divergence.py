@@ -1,25 +1,43 @@
 """Weight divergence ||w_k - w|| / ||w|| of a cohort's models from the ones that they are measured against.
 
 A measure of ours, after that of Zhao et al. (2018, section 3, eq. 1): the global model's distance from centralized
-SGD, which is fedexp/reference.py.
+SGD, which is fedexp/measure/reference.py.
 """
 
 import torch
 from torch import Tensor
 
-from fedexp.tree import Stack, row_norms
+from fedexp.round import Round
+from fedexp.tree import Stack, columns
 
 
-def weight_divergence(models: Stack, centres: Stack) -> Tensor:
-    """Relative distance of each of K models from its centre, over all weights: [K]."""
-    gaps = [row_norms({name: models[name] - centres[name]}) for name in models]  # never all of K models beside them
-    return torch.stack(gaps).norm(dim=0) / row_norms({name: centres[name] for name in models})
-
-
-def layer_divergence(models: Stack, centres: Stack) -> dict[str, Tensor]:
-    """The same for each weight tensor by itself (two dimensions or more: no biases, no statistics): [K]."""
+def divergence(done: Round) -> dict[str, Tensor]:
+    """Mean and largest divergence over the cohort: over all trained weights, and of each weight tensor by itself."""
+    models = {name: done.models[name] for name in done.ctx.weights if name in done.models}
+    if not models:
+        return {}
+    layers = layer_divergence(models, done.centers)
+    found = {"": weight_divergence(models, done.centers), **{f"/{name}": value for name, value in layers.items()}}
     return {
-        name: weight_divergence({name: model}, centres)
+        f"divergence_{kind}{name}": how(value)
+        for name, value in found.items()
+        for kind, how in (("mean", torch.mean), ("max", torch.max))
+    }
+
+
+def weight_divergence(models: Stack, centers: Stack) -> Tensor:
+    """Relative distance of each of K models from its center, over all weights of `models`: float64 [K]."""
+    moved = length = torch.zeros((), dtype=torch.float64)
+    for model, center in columns(models, centers):
+        moved = moved + (model - center).square().sum(1)
+        length = length + center.square().sum(1)
+    return (moved / length).sqrt()
+
+
+def layer_divergence(models: Stack, centers: Stack) -> dict[str, Tensor]:
+    """The same for each weight tensor by itself (two dimensions or more: no biases, no statistics): float64 [K]."""
+    return {
+        name: weight_divergence({name: model}, centers)
         for name, model in models.items()
         if model.dim() > 2 and torch.is_floating_point(model)
     }

@@ -2,6 +2,13 @@
 
 from torch import Tensor
 
+from fedexp.round import Round
+
+
+def cohort_emd(done: Round) -> dict[str, float]:
+    """Mean EMD of the round's cohort."""
+    return {"cohort_emd": mean_emd(done.ctx.world.label_counts, done.ids)}
+
 
 def shares(label_counts: Tensor) -> Tensor:
     """Label distributions [..., C] of counts [..., C]: each client's, or a population's."""

@@ -1,11 +1,11 @@
 """Encoder and head, and the same as pure functions of Params."""
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedexp.models.layers import frozen, purify
+from fedexp.models.layers import BatchNorm, frozen, purify
 from fedexp.tree import Params
 
 
@@ -29,8 +29,10 @@ class Model:
 
     Inside the engine's training pass the layers train (batch statistics, dropout); elsewhere, and with
     training=False, they evaluate. `weights` names what is trained; a parameter with requires_grad=False is
-    one of the `buffers`.
+    one of the `buffers`. pretrained: where the weights below its head are from; None: they are random.
     """
+
+    pretrained: str | None = None
 
     def __init__(self, net: nn.Module) -> None:
         self.net = purify(net).eval()  # layers that ask `self.training` would be noisy in evaluation too
@@ -39,13 +41,28 @@ class Model:
         self.buffers = [*frozen_weights, *(name for name, _ in net.named_buffers())]
 
     @property
+    def splits(self) -> bool:
+        """Whether the net is an encoder and a head, the last linear layer, as `encode`, `head` and `features` need."""
+        return isinstance(self.net, Classifier)
+
+    @property
+    def _head(self) -> nn.Linear:
+        return cast(Classifier, self.net).head
+
+    @property
     def features(self) -> int:
         """Width d of the encoder's output."""
-        return self.net.head.in_features
+        return self._head.in_features
 
     @property
     def classes(self) -> int:
-        return self.net.head.out_features
+        return self._head.out_features
+
+    @property
+    def normalisation(self) -> list[str]:
+        """Names of all entries of batch normalisation: weights, biases, running statistics."""
+        layers = {path: layer for path, layer in self.net.named_modules() if isinstance(layer, BatchNorm)}
+        return [f"{path}.{name}" for path, layer in layers.items() for name in layer.state_dict()]
 
     def params(self) -> Params:
         """A copy of the net's own weights and buffers."""

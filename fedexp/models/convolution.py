@@ -25,34 +25,21 @@ _POINTS = {  # by inputs a side of a tile, where polynomials are evaluated besid
 _TILES_AT_ONCE = 512  # large enough for the threads of a matrix product, small enough for a cache
 
 
-def tile_size(x: Tensor, weight: Tensor, padding: int) -> int | None:
-    """The tile's side with the least work, forwards and backwards, by multiplications alone; None: use none.
-
-    They must be 1.7 times fewer than a direct convolution's (of stride 1), where one of a transform counts four
-    times, since memory limits it (measured over the layers of this package's models on one core; between 1.1 and
-    2.3 times faster from there on).
+def tile_sizes(x: Tensor, weight: Tensor, padding: int) -> list[int]:
+    """Sides of the tiles that a convolution of stride 1 can be computed in; none where that is never faster: with few
+    channels, or on another device than a CPU. Which is the fastest: fedexp.engine.convolutions.
     """
-    (count, _, height, width), (outputs, channels, r, other) = x.shape, weight.shape
-    high, wide = height + 2 * padding - r + 1, width + 2 * padding - r + 1
-    sizes = [tile for tile in _TILES.get(r, ()) if tile <= min(high, wide)]
-    if r != other or not sizes or x.dtype != torch.float32 or x.device.type != "cpu":
-        return None
-
-    def work(tile: int) -> int:
-        n, tiles = tile + r - 1, count * -(-high // tile) * -(-wide // tile)
-        products = 3 * n * n * channels * outputs
-        transforms = 2 * (2 * n**3 * channels + (n + tile) * n * tile * outputs)
-        weights = 2 * (n + r) * n * r * channels * outputs
-        return tiles * (products + 4 * transforms) + 4 * weights
-
-    best, direct = min(sizes, key=work), 3 * count * high * wide * r * r * channels * outputs
-    return best if direct > 1.7 * work(best) else None
+    (_, _, height, width), (outputs, channels, r, other) = x.shape, weight.shape
+    sides = [side + 2 * padding - r + 1 for side in (height, width)]
+    if r != other or min(outputs, channels) < 16 or x.dtype != torch.float32 or x.device.type != "cpu":
+        return []
+    return [tile for tile in _TILES.get(r, ()) if tile <= min(sides)]
 
 
 def tiled(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: int) -> Tensor:
     """Cross-correlation of stride 1, as torch.nn.functional.conv2d: x [B, C, H, W], weight [O, C, r, r].
 
-    tile: as tile_size says.
+    tile: one of tile_sizes.
     """
     return _Tiled.apply(x, weight, bias, padding, tile)
 

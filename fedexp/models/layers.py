@@ -1,4 +1,4 @@
-"""BatchNorm and Dropout as pure functions, so that a cohort trains vectorised and a client alone alike.
+"""BatchNorm, Dropout and LSTM as pure functions, so that a cohort trains vectorised and a client alone alike.
 Convolutions and max-pooling in the form that CPUs compute fast.
 
 Ordinary layers change buffers in place and draw from a global generator. These read the pass that they
@@ -6,10 +6,10 @@ belong to: how the examples of the batch are weighted (padding counts for nothin
 comes from, and where new running statistics are put for the engine to keep.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from threading import local
 
 import torch
 import torch.nn.functional as F
@@ -17,45 +17,74 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from fedexp.models import convolution
+from fedexp.models.recurrent import unrolled
 from fedexp.randomness import uniform
 
 
 @dataclass
 class TrainingPass:
-    """One client's forward passes on one batch: weight [B] or None (all count alike), key [] int64.
+    """One client's forward passes on one batch: weight [B], 0 for padding, or None (there is none); key [] int64.
 
     alone: the client trains by itself, not as a row of a stack, so that memory formats can be chosen.
-    tiles: its convolutions may be computed in tiles (fedexp.models.convolution).
+    tiles: of the paths of convolutions that are computed in tiles (fedexp.models.convolution), the tiles' sides.
     """
 
     weight: Tensor | None
     key: Tensor
     alone: bool = False
-    tiles: bool = False
+    tiles: Mapping[str, int] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
 
 
-_current: ContextVar[TrainingPass | None] = ContextVar("training_pass", default=None)
+class _Current(local):
+    """The pass that this thread is in. Not a ContextVar, which torch.compile cannot trace."""
+
+    training: TrainingPass | None = None
+
+
+_current = _Current()
 
 
 @contextmanager
-def training(weight: Tensor | None, key: Tensor, alone: bool = False, tiles: bool = False) -> Iterator[TrainingPass]:
+def training(
+    weight: Tensor | None, key: Tensor, alone: bool = False, tiles: Mapping[str, int] | None = None
+) -> Iterator[TrainingPass]:
     """Layers train within this block: batch statistics and dropout, instead of running ones and none."""
-    token = _current.set(TrainingPass(weight, key, alone, tiles))
+    before, now = _current.training, TrainingPass(weight, key, alone, tiles or {})
+    _current.training = now
     try:
-        yield _current.get()
+        yield now
     finally:
-        _current.reset(token)
+        _current.training = before
 
 
 @contextmanager
 def frozen() -> Iterator[None]:
     """Layers evaluate within this block, also inside a training pass (a teacher, a frozen encoder)."""
-    token = _current.set(None)
+    before, _current.training = _current.training, None
     try:
         yield
     finally:
-        _current.reset(token)
+        _current.training = before
+
+
+@contextmanager
+def aside() -> Iterator[TrainingPass]:
+    """Within this block of a training pass layers train as in it, but new running statistics are put aside."""
+    before = _current.training
+    _current.training = now = replace(before, statistics={})
+    try:
+        yield now
+    finally:
+        _current.training = before
+
+
+def keep(values: dict[str, Tensor]) -> None:
+    """From within a client's loss: new values, by name, of entries of its weights that are not trained.
+
+    They hold from its next step on, as new running statistics do: what an algorithm carries from step to step.
+    """
+    _current.training.statistics.update(values)
 
 
 class BatchNorm(nn.Module):
@@ -64,13 +93,15 @@ class BatchNorm(nn.Module):
     def __init__(self, features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
         self.eps, self.momentum, self.path = eps, momentum, ""
+        self.running_mean: Tensor
+        self.running_var: Tensor
         self.weight = nn.Parameter(torch.ones(features))
         self.bias = nn.Parameter(torch.zeros(features))
         self.register_buffer("running_mean", torch.zeros(features))
         self.register_buffer("running_var", torch.ones(features))
 
     def forward(self, x: Tensor) -> Tensor:
-        now = _current.get()
+        now = _current.training
         if now is None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         if x.device.type == "cpu" and not now.alone:
@@ -80,8 +111,8 @@ class BatchNorm(nn.Module):
                 x, self.weight, self.bias, None, None, True, self.momentum, self.eps
             )
             variance = inverse.detach() ** -2 - self.eps
-            count = x.numel() // x.shape[1]
-            unbiased = variance * (count / max(count - 1, 1))
+            together = x.numel() // x.shape[1]
+            unbiased = variance * (together / max(together - 1, 1))
         else:
             y, mean, variance, count = self._weighted(x, now.weight)
             unbiased = variance * (count / (count - 1).clamp_min(1))
@@ -114,7 +145,7 @@ class Dropout(nn.Module):
         self.p, self.channels, self.stream = p, channels, 0
 
     def forward(self, x: Tensor) -> Tensor:
-        now = _current.get()
+        now = _current.training
         if now is None or self.p == 0:
             return x
         kept = x.shape[:2] if self.channels else x.shape
@@ -126,15 +157,23 @@ class Dropout(nn.Module):
 class Convolution(nn.Conv2d):
     """An ordinary convolution that, for a client alone on a CPU, is computed in tiles where that is faster."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        now = _current.get()
-        if now is not None and now.tiles and self._ordinary():
-            tile = convolution.tile_size(x, self.weight, self.padding[0])
-            if tile is not None:
-                return convolution.tiled(x, self.weight, self.bias, self.padding[0], tile)
-        return super().forward(x)
+    path = ""  # where it is in its net
 
-    def _ordinary(self) -> bool:
+    def forward(self, x: Tensor) -> Tensor:
+        now = _current.training
+        tile = now.tiles.get(self.path) if now is not None else None
+        if tile is None:
+            return super().forward(x)
+        return convolution.tiled(x, self.weight, self.bias, self.border, tile)
+
+    @property
+    def border(self) -> int:
+        """Its padding on every side, where it is ordinary."""
+        return int(self.padding[0])
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is of the kind that tiles can compute."""
         ones = {*self.stride, *self.dilation, self.groups}
         return ones == {1} and self.padding_mode == "zeros" and len({*self.padding}) == 1  # not "same"
 
@@ -143,17 +182,55 @@ class MaxPool(nn.MaxPool2d):
     """Max-pooling that, for a client alone on a CPU, works with channels last: several times faster in PyTorch."""
 
     def forward(self, x: Tensor) -> Tensor:
-        now = _current.get()
+        now = _current.training
         if now is None or not now.alone or x.device.type != "cpu":
             return super().forward(x)
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
+class Linear(nn.Linear):
+    """An ordinary linear layer. A row of a stack adds its bias itself: vectorised, F.linear scales it by 1 first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        now = _current.training
+        if now is None or now.alone or self.bias is None:
+            return super().forward(x)
+        return x @ self.weight.T + self.bias
+
+
+class Lstm(nn.LSTM):
+    """Batches first, one direction, from a state of zeros. PyTorch's own for a client alone on a CPU; else step by step
+    in operations that can be vectorized."""
+
+    def forward(  # type: ignore[override]  # it takes no packed sequences
+        self, x: Tensor, state: None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Outputs [n, length, hidden]; the last output and the last cell state of each layer, [layers, n, hidden]."""
+        if state is not None:
+            raise TypeError("an LSTM starts from zeros here")
+        now = _current.training
+        if now is not None and now.alone and x.device.type == "cpu":
+            return super().forward(x)
+        last = []
+        for layer in range(self.num_layers):
+            inputs, own = (getattr(self, f"weight_{which}_l{layer}") for which in ("ih", "hh"))
+            bias = getattr(self, f"bias_ih_l{layer}") + getattr(self, f"bias_hh_l{layer}") if self.bias else None
+            x, *state_of_layer = unrolled(x, inputs, own, bias)
+            last.append(state_of_layer)
+        outputs, cells = (torch.stack(each) for each in zip(*last))
+        return x, (outputs, cells)
+
+
+_IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)
+
+
 def purify(net: nn.Module) -> nn.Module:
-    """Replace each ordinary BatchNorm, Dropout, Conv2d and MaxPool2d in `net` by its kind here, weights kept.
+    """Replace each ordinary BatchNorm, Dropout, Conv2d, MaxPool2d, Linear and LSTM in `net` by its kind here.
+
+    Weights are kept.
 
     So a user's own model may use the ordinary ones. Raises TypeError for layers that cannot be pure
-    (recurrent ones, batch norms without running statistics and the like). Noise that a model adds itself where
+    (other recurrent ones, batch norms without running statistics and the like). Noise that a model adds itself where
     `self.training` (F.dropout, say) cannot be seen here: a Model's net is in eval mode, so it is off in training too.
     """
     streams = 0
@@ -184,7 +261,18 @@ def purify(net: nn.Module) -> nn.Module:
                 module.padding, module.dilation, module.groups, module.bias is not None, module.padding_mode,
             )  # fmt: skip
             new.weight, new.bias = module.weight, module.bias
-        elif isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)):
+        elif type(module) is nn.Linear:
+            new = skip_init(Linear, module.in_features, module.out_features, module.bias is not None)
+            new.weight, new.bias = module.weight, module.bias
+        elif type(module) is nn.LSTM:
+            simple = module.batch_first and not (module.bidirectional or module.dropout or module.proj_size)
+            if not simple:
+                raise TypeError(f"{path}: LSTM must be batch_first, in one direction, without dropout or projection")
+            sizes = module.input_size, module.hidden_size, module.num_layers
+            new = Lstm(*sizes, bias=module.bias, batch_first=True, device="meta")
+            for name, parameter in module.named_parameters():
+                setattr(new, name, parameter)
+        elif isinstance(module, _IMPURE) and not isinstance(module, Lstm):
             raise TypeError(f"{path}: {type(module).__name__} has no pure form here")
         elif isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
             raise TypeError(f"{path}: MultiheadAttention must be without dropout")
@@ -193,7 +281,7 @@ def purify(net: nn.Module) -> nn.Module:
         if new is not None:
             _place(net, path, new)
         layer = replaced[module] = new or module
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, BatchNorm | Convolution):
             layer.path = path
         if isinstance(layer, Dropout):
             streams += 1

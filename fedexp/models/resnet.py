@@ -1,4 +1,4 @@
-"""ResNet-9 as in CADIS's code, ResNet-18 and ResNet-50 with CIFAR stems from torchvision's blocks."""
+"""ResNet-9 as in CADIS's code, ResNet-18 and ResNet-50 from torchvision's blocks, by default with CIFAR stems."""
 
 from collections.abc import Callable
 
@@ -39,20 +39,25 @@ class _Residual(nn.Module):
         return x + self.body(x)
 
 
-def resnet18(shape: tuple[int, ...], classes: int) -> Classifier:
-    """Stem 3x3 stride 1, no max-pool. 15 classes: 11,176,527 parameters."""
-    return _torchvision(models.resnet18, shape, classes)
+def resnet18(shape: tuple[int, ...], classes: int, stem: str = "cifar") -> Classifier:
+    """Stem 3x3 stride 1, no max-pool; stem=imagenet: torchvision's own, 7x7 stride 2 with max-pool, for which there are
+    pre-trained weights. 15 classes: 11,176,527 parameters."""
+    return _torchvision(models.resnet18, shape, classes, stem)
 
 
-def resnet50(shape: tuple[int, ...], classes: int) -> Classifier:
-    """Stem 3x3 stride 1, no max-pool. 10 classes: 23,520,842 parameters and 53,120 buffers."""
-    return _torchvision(models.resnet50, shape, classes)
+def resnet50(shape: tuple[int, ...], classes: int, stem: str = "cifar") -> Classifier:
+    """Stems as resnet18's. 10 classes: 23,520,842 parameters and 53,120 buffers."""
+    return _torchvision(models.resnet50, shape, classes, stem)
 
 
-def _torchvision(build: Callable[..., models.ResNet], shape: tuple[int, ...], classes: int) -> Classifier:
+def _torchvision(build: Callable[..., models.ResNet], shape: tuple[int, ...], classes: int, stem: str) -> Classifier:
+    require(stem in ("cifar", "imagenet"), "model.stem", stem, "must be cifar or imagenet")
     net = build(weights=None)
-    net.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-    net.maxpool = nn.Identity()
+    if stem == "cifar":
+        net.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+        net.maxpool = nn.Identity()
+    else:
+        require(shape[0] == 3, "model.stem", stem, f"is for images of three colours, not of shape {shape}")
     head = nn.Linear(net.fc.in_features, classes)
     net.fc = nn.Identity()
     return Classifier(net, head)

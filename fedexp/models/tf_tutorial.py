@@ -1,5 +1,6 @@
 """The CNN of TensorFlow's CIFAR-10 tutorial, which McMahan et al. (2017) use for CIFAR-10."""
 
+import torch
 from torch import Tensor, nn
 
 from fedexp.errors import require
@@ -8,13 +9,15 @@ from fedexp.models.initial import initialise
 
 
 class LocalResponse(nn.Module):
-    """TensorFlow's lrn(depth_radius 4, bias 1, alpha 0.001/9, beta 0.75): PyTorch divides alpha by its size."""
+    """TensorFlow's lrn(depth_radius 4, bias 1, alpha 0.001/9, beta 0.75): PyTorch divides alpha by its size.
+
+    The sums over nine neighbouring channels are one product with a band of ones, many times faster than nine shifts.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        squares = nn.functional.pad(x.square(), (0, 0, 0, 0, 4, 4))
-        channels = x.shape[1]
-        total = sum(squares[:, shift : shift + channels] for shift in range(9))
-        return x * (1 + 0.001 / 9 * total) ** -0.75
+        channel = torch.arange(x.shape[1], device=x.device)
+        band = ((channel[:, None] - channel).abs() <= 4).to(x.dtype)[:, :, None, None]
+        return x * (1 + 0.001 / 9 * nn.functional.conv2d(x.square(), band)) ** -0.75
 
 
 def tf_cnn(shape: tuple[int, ...], classes: int, initialisation: str = "pytorch") -> Classifier:

@@ -51,7 +51,7 @@ def _deal(cuts: np.ndarray, clients: int, per_client: int, random: np.random.Gen
     possible, because no class has more shards than there are clients.
     """
     if per_client == 1:
-        return [[label] for label in np.arange(clients) % len(cuts)]
+        return [[client % len(cuts)] for client in range(clients)]
     left = np.full(clients, per_client)
     owned: list[list[int]] = [[] for _ in range(clients)]
     for label in random.permutation(len(cuts)):

@@ -1,57 +1,65 @@
-"""Checkpoints: the last good one and the one before it, each bound to its run by the fingerprint."""
+"""Checkpoints: the last one and the one before it, each bound to its run by the fingerprint."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.serialization import default_restore_location
+from fedexp import files
 
-from fedexp.record import files
-
-_NAMES = ("checkpoint.pt", "checkpoint.previous.pt")
+if TYPE_CHECKING:
+    import torch
 
 
 class Checkpoint:
-    """Saved values of one run: nested dicts and lists of tensors, numbers and strings."""
+    """Saved values of one run: nested dicts and lists of tensors, numbers and strings.
+
+    The folder never holds more than two, the one that is being written included: they may be large. At every instant
+    one of them is whole, whenever the process is killed.
+    """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
-        self.paths = [folder / name for name in _NAMES]
+        self.newest, self.previous = folder / "checkpoint.pt", folder / "checkpoint.previous.pt"
         self.fingerprint = fingerprint
+        self.unfinished = folder / "checkpoint.new.pt"  # one name, not one a process: a killed one's is written over
+        self._good: Path | None = self.newest  # the one that a save must not lose
 
     def save(self, values: dict[str, Any]) -> None:
-        """Write the newest; what was the newest becomes the previous one."""
-        newest, previous = self.paths
+        """Write the newest; what was good until now becomes the previous one. Raises OSError, as for a full disk."""
+        for path in {self.newest, self.previous} - {self._good}:
+            path.unlink(missing_ok=True)
         held = {"fingerprint": self.fingerprint, "values": values}
-        fresh = newest.with_name("checkpoint.new.pt")
-        files.write(fresh, lambda file: torch.save(held, file))
-        if newest.exists():
-            newest.replace(previous)
-        fresh.replace(newest)
+        try:
+            files.write_in_place(self.unfinished, lambda file: files.dump(held, file))
+            if self._good == self.newest and self.newest.exists():
+                self.newest.replace(self.previous)
+                self._good = self.previous
+            self.unfinished.replace(self.newest)
+        finally:
+            self.unfinished.unlink(missing_ok=True)
+        self._good = self.newest
 
-    def load(self, device: torch.device) -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest good values, or None; and a line for each file that had to be refused.
+    def load(self, device: "torch.device") -> tuple[dict[str, Any] | None, list[str]]:
+        """The newest good values, or None; and what there is to say about files that had to be refused.
 
-        Tensors that were on a CPU stay there (algorithms keep their books on it); all others come to `device`.
+        Tensors that were on a CPU stay there; all others come to `device`.
         """
         refused = []
-
-        def place(storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage:
-            return storage if tag == "cpu" else default_restore_location(storage, str(device))
-
-        for path in self.paths:
+        for path in (self.newest, self.previous):
             if not path.exists():
                 continue
             try:
-                held = torch.load(path, map_location=place, weights_only=True)
-                owner = held["fingerprint"]
-                if owner != self.fingerprint:
-                    refused.append(f"{path} belongs to another run ({owner}); not used")
-                    continue
-                return held["values"], refused
-            except Exception as error:  # torch.load raises many kinds for torn files
-                refused.append(f"{path} cannot be read ({type(error).__name__}); not used")
-        return None, refused
+                held = files.load(path, files.onto(device))
+            except files.Damaged as damage:
+                refused.append(f"{path} {damage}; not used")
+                continue
+            own = isinstance(held, dict) and {"fingerprint", "values"} <= held.keys()
+            if own and held["fingerprint"] == self.fingerprint:
+                self._good = path
+                return held["values"], [*refused, *([f"{path} is used instead"] if refused else [])]
+            refused.append(f"{path} belongs to {'another run' if own else 'no run'}; not used")
+        self._good = None
+        return None, [*refused, *(["no good checkpoint is left: starting afresh"] if refused else [])]
 
-    def remove(self) -> None:
-        for path in self.paths:
-            path.unlink(missing_ok=True)
+    def settle(self) -> None:
+        """Nothing more is to be saved: of two good ones, keep the newest alone."""
+        if self._good == self.newest and self.newest.exists():
+            self.previous.unlink(missing_ok=True)

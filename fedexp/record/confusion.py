@@ -34,6 +34,8 @@ def picture(counts: Tensor, class_names: list[str]) -> Figure:
         for row in range(classes):
             for column in range(classes):
                 share = shares[row, column]
+                if share < 0.005:  # which would be written 0.00
+                    continue
                 colour = "white" if share > 0.5 else "black"
                 axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
     return figure

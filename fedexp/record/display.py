@@ -1,6 +1,7 @@
 """The terminal: a progress bar while a run lasts, plain lines where there is no terminal, a closing table."""
 
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -9,23 +10,24 @@ from rich.table import Table
 
 
 def megabytes(count: float) -> str:
-    return f"{count / 1e6:,.1f} MB"
+    """A number of bytes for people: below a megabyte in kB."""
+    return f"{count / 1e6:,.1f} MB" if count == 0 or count >= 1e6 else f"{count / 1e3:,.1f} kB"
 
 
 class Display:
     """One run's progress. Without a terminal a line every few seconds, and the last round always."""
 
-    def __init__(self, rounds: int, done: int, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, rounds: int, done: int, seconds_between_lines: float = 10.0, stage: str = "") -> None:
         self.console = Console(highlight=False)
         self.rounds, self.done, self.first = rounds, done, done
         self.started = self.said = time.monotonic()
         self.between = seconds_between_lines
-        self.latest = ""
+        self.latest, self.unit = "", f"{stage} round".strip()
         self.bar: Progress | None = None
-        if self.console.is_terminal:
+        if self.console.is_terminal or (self.console.is_jupyter and find_spec("ipywidgets")):
             columns = (
-                TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[latest]}"),
+                TextColumn(self.unit), MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("ETA"),
+                TimeRemainingColumn(compact=True), TextColumn("{task.fields[latest]}"),
             )  # fmt: skip
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.task = self.bar.add_task("", total=rounds, completed=done, latest="")
@@ -46,7 +48,8 @@ class Display:
         """A round is done; `row`: what was measured, if this round was evaluated."""
         self.done += 1
         if row is not None:
-            self.latest = f"accuracy {row['test_accuracy']:.2%}  {megabytes(row['bytes_total'])}"
+            loss = f"loss {row['test_loss']:.3f}  " if "test_loss" in row else ""
+            self.latest = f"accuracy {row['test_accuracy']:.2%}  {loss}{megabytes(row['bytes_total'])}"
         if self.bar:
             self.bar.update(self.task, completed=self.done, latest=self.latest)
             return
@@ -54,7 +57,8 @@ class Display:
         if now - self.said >= self.between or self.done == self.rounds:
             self.said = now
             pace = (now - self.started) / (self.done - self.first)
-            self.say(f"round {self.done}/{self.rounds}  {self.latest}  ETA {pace * (self.rounds - self.done):.0f} s")
+            left = pace * (self.rounds - self.done)
+            self.say(f"{self.unit} {self.done}/{self.rounds}  {self.latest}  ETA {left:.0f} s")
 
     def summary(self, title: str, result: dict[str, Any]) -> None:
         """The closing table."""

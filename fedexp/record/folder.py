@@ -1,60 +1,112 @@
-"""A run's folder: outputs/<readable>-<fingerprint>/."""
+"""A run's folder: outputs/<readable>-<fingerprint>/. To find one takes no torch, pandas or matplotlib: they are
+imported where something is written with them."""
 
 import io
 import json
 import os
-import shutil
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-import torch
 from filelock import FileLock, Timeout
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
-from fedexp.errors import ConfigError
-from fedexp.record import files
+from fedexp import files
+from fedexp.config.fingerprint import fingerprint, readable
+from fedexp.errors import Busy, ConfigError, require
 from fedexp.record.checkpoint import Checkpoint
-from fedexp.settings import fingerprint, readable
+from fedexp.record.result import ends, first_rounds, read_rows
+from fedexp.record.status import DONE, Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 
-class Busy(RuntimeError):
-    """Another process is at work in this run's folder."""
+class Folders:
+    """The folders of runs by their fingerprint, each place read once."""
+
+    def __init__(self) -> None:
+        self._places: dict[Path, dict[str, Path]] = {}
+
+    def find(self, root: Path, fingerprint: str) -> Path | None:
+        if root not in self._places:
+            there = sorted(root.iterdir(), reverse=True) if root.is_dir() else []  # of several the first one counts
+            self._places[root] = {path.name.rpartition("-")[2]: path for path in there}
+        return self._places[root].get(fingerprint)
 
 
 class RunFolder:
-    """Found by fingerprint, however the run was spelt; used as a context manager it is locked."""
+    """Found by fingerprint, however the run was spelt; used as a context manager it is locked.
 
-    def __init__(self, config: DictConfig) -> None:
+    A folder that the context created and that holds nothing but its lock at the end is removed again: a setting was
+    refused before anything was begun. No other folder is ever removed, whatever it lacks.
+    """
+
+    def __init__(self, config: DictConfig, known: str | None = None, folders: Folders | None = None) -> None:
+        """known: the config's fingerprint; folders: what `Folders` has found. Both save time where there are thousands
+        of runs."""
         self.config = config
-        self.fingerprint = fingerprint(config)
+        self.fingerprint = fingerprint(config) if known is None else known
         root = Path(config.output_root).expanduser()
-        there = sorted(root.glob(f"*-{self.fingerprint}")) if root.is_dir() else []
-        self.path = there[0] if there else root / f"{readable(config)}-{self.fingerprint}"
+        found = (folders or Folders()).find(root, self.fingerprint)
+        self.path = root / f"{readable(config)}-{self.fingerprint}" if found is None else found
         self.checkpoint = Checkpoint(self.path, self.fingerprint)
-        self._lock = FileLock(self.path / ".lock")
+        self._lock, self._created = FileLock(self.path / ".lock"), False
 
     def __enter__(self) -> "RunFolder":
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._created = self._create()
             self._lock.acquire(timeout=0)
+            self._clear()
             files.write_text(self.path / ".owner", f"process {os.getpid()} on {socket.gethostname()}")
         except Timeout:
             owner = self.path / ".owner"
             who = owner.read_text() if owner.exists() else "another process"
             raise Busy(f"{self.path} is being worked on by {who}; run again when it is done") from None
         except OSError as error:
+            self._release()
             raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
         return self
 
     def __exit__(self, *_: object) -> None:
-        (self.path / ".owner").unlink(missing_ok=True)
-        if not (self.path / "config.yaml").exists():
-            shutil.rmtree(self.path)  # nothing was begun: a setting was refused while building
+        self._release()
+
+    def is_busy(self) -> bool:
+        """Whether a process is at work in the folder."""
+        try:
+            with self._lock.acquire(timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:
+            return False  # there is no such folder
+
+    def _clear(self) -> None:
+        """Remove what saves left behind whose process was killed. Only whoever holds the lock may."""
+        with suppress(OSError):  # of no harm but to the room on the disk
+            for path in [*self.path.glob(".*.tmp"), self.checkpoint.unfinished]:
+                path.unlink(missing_ok=True)
+
+    def _release(self) -> None:
+        if self._lock.is_locked:
+            with suppress(OSError):  # nothing is lost with it
+                (self.path / ".owner").unlink(missing_ok=True)
+        with suppress(OSError):  # of no harm: an empty folder stays, perhaps with another process's new lock
+            if self._created and {entry.name for entry in self.path.iterdir()} <= {".lock"}:
+                (self.path / ".lock").unlink(missing_ok=True)
+                self.path.rmdir()
         self._lock.release()
+
+    def _create(self) -> bool:
+        """Make the folder; whether it was not there before."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir()
+        except FileExistsError:
+            return False
+        return True
 
     def result(self) -> dict[str, Any] | None:
         """result.json, if there is a readable one."""
@@ -64,12 +116,32 @@ class RunFolder:
             return None
         return found if isinstance(found, dict) and "status" in found else None
 
+    def finished(self, rounds: int) -> dict[str, Any] | None:
+        """The result of `rounds` rounds, if this run has carried them out; of one that went further, as far as its
+        metrics.csv tells. Raises ConfigError where it does not tell, because that round was not evaluated."""
+        result = self.result()
+        if result is None or result["status"] not in DONE:
+            return None
+        if result["rounds"] > rounds:
+            return self._until(rounds, result)
+        return result if result["rounds"] == rounds or result["status"] == Status.DIVERGED else None
+
+    def _until(self, rounds: int, result: dict[str, Any]) -> dict[str, Any]:
+        """The result of the first `rounds` rounds of those that `result` is of."""
+        rows = read_rows(self.path)
+        require(
+            rounds in ends(rows), "rounds", rounds,
+            f"this run has been carried out before, for {result['rounds']} rounds; its model was evaluated after "
+            f"{_in_words(ends(rows))}: ask for one of these, or for more",
+        )  # fmt: skip
+        return first_rounds(rounds, rows, result, list(self.config.targets))
+
     def write_config(self) -> None:
         files.write_text(self.path / "config.yaml", OmegaConf.to_yaml(self.config, resolve=True))
 
     def write_result(self, result: dict[str, Any]) -> None:
         files.write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
-        if result["status"] != "failed":
+        if result["status"] != Status.FAILED:
             (self.path / "error.txt").unlink(missing_ok=True)  # that of an earlier attempt
 
     def write_error(self, text: str) -> None:
@@ -79,16 +151,29 @@ class RunFolder:
             files.write_text(self.path / "error.txt", text)
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+        import pandas as pd
+
         files.write_text(self.path / "metrics.csv", pd.DataFrame(rows).to_csv(index=False))
 
-    def write_exhibit(self, name: str, content: Figure | pd.DataFrame) -> None:
-        """A figure as <name>.png, a table as <name>.csv."""
+    def write_artifact(self, name: str, content: "Figure | pd.DataFrame") -> None:
+        """A figure as <name>.png and <name>.pdf, a table as <name>.csv."""
+        import pandas as pd
+
         if isinstance(content, pd.DataFrame):
             files.write_text(self.path / f"{name}.csv", content.to_csv())
             return
-        picture = io.BytesIO()
-        content.savefig(picture, dpi=100, format="png")
-        files.write(self.path / f"{name}.png", lambda file: file.write(picture.getvalue()))
+        for kind in ("png", "pdf"):
+            picture = io.BytesIO()
+            content.savefig(picture, dpi=100, format=kind)
+            content.set_layout_engine("none")  # it is laid out: not a second time
+            files.write_bytes(self.path / f"{name}.{kind}", picture.getvalue())
 
     def write_model(self, params: Any) -> None:
-        files.write(self.path / "model.pt", lambda file: torch.save(params, file))
+        files.write(self.path / "model.pt", lambda file: files.save(params, file))
+
+
+def _in_words(rounds: list[int]) -> str:
+    """round 3; rounds 1, 2, 3; rounds 1, 2, 3, ..., 60."""
+    if len(rounds) > 12:
+        return f"rounds {', '.join(map(str, rounds[:3]))}, ..., {rounds[-1]}"
+    return f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds)) or 'unknown'}"

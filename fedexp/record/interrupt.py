@@ -1,14 +1,15 @@
-"""Signals: a run asked to end (SIGTERM, Ctrl-C) saves first."""
+"""Signals: a run asked to end (SIGTERM, Ctrl-C, a terminal that is gone) saves first."""
 
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 
 class Stop:
     """Within the context, calling it tells whether the run was asked to end; `signal` is by which signal.
 
-    A second Ctrl-C is not held back.
+    A second Ctrl-C is not held back, and a SIGHUP that was ignored before (nohup) is ignored still.
     """
 
     def __init__(self) -> None:
@@ -19,7 +20,10 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
+            numbers = [signal.SIGTERM, signal.SIGINT]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            self._before: dict[int, Any] = {number: signal.signal(number, self._ask) for number in numbers}
         else:
             self._before = {}
         return self
@@ -29,6 +33,6 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.signal == signal.SIGINT == number:
-            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            signal.signal(number, self._before[number])
         self.signal = number

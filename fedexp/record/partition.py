@@ -1,8 +1,18 @@
 """The partition as a picture and as a table: clients x classes."""
 
+import math
+from typing import Any
+
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+
+_MOST_BUBBLES = 600  # (client, class) pairs; more are a map of colours
+_MOST_TICKS = 20
+_LARGEST = 120  # points squared: the largest bubble
 
 
 def table(label_counts: Tensor, class_names: list[str] | None = None) -> pd.DataFrame:
@@ -11,16 +21,48 @@ def table(label_counts: Tensor, class_names: list[str] | None = None) -> pd.Data
     return pd.DataFrame(label_counts.numpy(), columns=columns).rename_axis("client")
 
 
-def picture(label_counts: Tensor) -> Figure:
-    """A bubble for each (client, class), its area the number of examples."""
+def picture(label_counts: Tensor, title: str) -> Figure:
+    """How many examples of each class each client holds: a bubble for each pair, its area the number, or colours where
+    there are many pairs. title: what is shown, in the figure's first line."""
     clients, classes = label_counts.shape
-    figure = Figure(figsize=(min(16, 3 + clients * 0.12), min(12, 2 + classes * 0.25)), layout="constrained")
+    figure = Figure(figsize=(min(14, 4 + clients * 0.12), min(12, 2.2 + classes * 0.25)), layout="constrained")
     axes = figure.subplots()
-    client, label = label_counts.nonzero(as_tuple=True)
-    count = label_counts[client, label].double()
-    axes.scatter(client, label, s=(count / count.max() * 120).numpy(), alpha=0.8, edgecolors="none")
-    axes.set(xlabel="client", ylabel="class", title=f"{int(label_counts.sum())} examples")
-    axes.set_xlim(-0.7, clients - 0.3)
-    axes.set_ylim(-0.7, classes - 0.3)  # no tick for a class that is not there
-    axes.locator_params(integer=True)
+    if clients * classes > _MOST_BUBBLES:
+        shown = axes.imshow(
+            label_counts.T.numpy(), cmap="Blues", aspect="auto", origin="lower", interpolation="nearest"
+        )
+        figure.colorbar(shown, ax=axes, label="examples")
+    else:
+        _bubbles(axes, label_counts)
+        axes.set_xlim(-0.7, clients - 0.3)
+        axes.set_ylim(-0.7, classes - 0.3)  # no tick for a class that is not there
+    axes.set(xlabel="client", ylabel="class")
+    axes.set_title(title, fontsize=9)
+    for axis, count in ((axes.xaxis, clients), (axes.yaxis, classes)):
+        if count > _MOST_TICKS:
+            axis.set_major_locator(MaxNLocator(_MOST_TICKS, integer=True))
+        else:
+            axis.set_ticks(range(count))
     return figure
+
+
+def _bubbles(axes: Axes, label_counts: Tensor) -> None:
+    client, label = label_counts.nonzero(as_tuple=True)
+    count, most = label_counts[client, label].numpy(), int(label_counts.max())
+    area = _LARGEST / most
+    axes.scatter(client, label, s=count * area, alpha=0.8, edgecolors="none")
+    handles = [
+        axes.scatter([], [], s=size * area, color="C0", alpha=0.8, label=f"{size:,}") for size in _round_sizes(most)
+    ]
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "labelspacing": 1.1}
+    axes.legend(handles=handles, title="examples", frameon=False, fontsize=8, title_fontsize=8, **place)
+
+
+def _round_sizes(most: int) -> list[int]:
+    """About a tenth, a third and the whole of the largest, as numbers that are easily read."""
+    found = []
+    for share in (0.1, 1 / 3, 1.0):
+        size = max(1, most * share)
+        unit = 10 ** math.floor(math.log10(size))
+        found.append(int(np.floor(size / unit) * unit))
+    return sorted({*found})

@@ -5,31 +5,83 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import fedexp
-from fedexp.measure.accuracy import last_rounds
+from fedexp.errors import nearest, require
+from fedexp.record.status import Status
+
+
+def last_rounds(rows: list[dict[str, Any]], rounds: int = 10) -> float:
+    """Mean test accuracy over what was evaluated in the last so many communication rounds."""
+    recent = [row["test_accuracy"] for row in rows if row["round"] > rows[-1]["round"] - rounds]
+    return sum(recent) / len(recent)
 
 
 def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
     """Final and best accuracy, and the first evaluated round that reached each target (None: not reached)."""
     scores = [row["test_accuracy"] for row in rows]
     best = max(range(len(scores)), key=scores.__getitem__, default=None)
+    reached = {str(target): next((row for row in rows if row["test_accuracy"] >= target), {}) for target in targets}
+    timed = bool(rows) and "simulated_seconds" in rows[-1]
     return {
         "rounds": rows[-1]["round"] if rows else 0,
         "final_accuracy": scores[-1] if scores else None,
         "best_accuracy": scores[best] if scores else None,
         "best_round": rows[best]["round"] if scores else None,
         "accuracy_last10": last_rounds(rows) if rows else None,
-        "rounds_to": {
-            str(target): next((row["round"] for row in rows if row["test_accuracy"] >= target), None)
-            for target in targets
-        },
+        "rounds_to": {target: row.get("round") for target, row in reached.items()},
+        **(
+            {
+                "simulated_seconds": rows[-1]["simulated_seconds"],
+                "simulated_seconds_to": {target: row.get("simulated_seconds") for target, row in reached.items()},
+            }
+            if timed
+            else {}
+        ),
         "samples_per_second": rows[-1]["samples_per_second"] if rows else None,
     }
 
 
+def value(result: dict[str, Any], metric: str) -> float:
+    """The number that a result has by a name: best_accuracy, seconds, rounds_to.0.8. Raises ConfigError where it has
+    none, as rounds to a target that was not reached."""
+    known = {key: each for key, each in result.items() if isinstance(each, int | float) and not isinstance(each, bool)}
+    known |= {f"rounds_to.{target}": each for target, each in result.get("rounds_to", {}).items() if each is not None}
+    require(metric in known, "metric", metric, f"is no number of this run's result.json; {nearest(metric, known)}")
+    return float(known[metric])
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Those of a folder's metrics.csv, with the values that they were written with; none without a readable one."""
+    import pandas as pd  # only here: to ask whether a run is done takes no table
+
+    try:
+        table = pd.read_csv(folder / "metrics.csv", float_precision="round_trip")
+    except (OSError, ValueError):
+        return []
+    return [{name: value for name, value in row.items() if value == value} for row in table.to_dict("records")]
+
+
+def ends(rows: list[dict[str, Any]]) -> list[int]:
+    """The rounds after which the run might have ended: those evaluated in its last stage."""
+    return [row["round"] for row in rows if row.get("stage") == rows[-1].get("stage")]
+
+
+def first_rounds(
+    rounds: int, rows: list[dict[str, Any]], result: dict[str, Any], targets: list[float]
+) -> dict[str, Any]:
+    """The result of the first `rounds` rounds, one of `ends(rows)`, of those that `result` is of."""
+    rows = [row for row in rows if row["round"] <= rounds]
+    totals: dict[str, Any] = {
+        name: rows[-1][name] for name in ("bytes_up", "bytes_down", "seconds") if name in rows[-1]
+    }
+    same = ("emd", "seed", "fingerprint", "partition_hash", "versions", "commit", "convolution_tiles")
+    kept = {name: result[name] for name in same if name in result}
+    return {"status": Status.FINISHED, **summary(rows, targets), **totals, **kept}
+
+
 def versions() -> dict[str, str]:
+    import torch
+
     return {"fedexp": fedexp.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 

@@ -1,4 +1,9 @@
-"""Who watches a run besides its folder. Tracking failures never stop training."""
+"""Who watches a run besides its folder.
+
+One's own is a subclass of Tracker, named on the command line: `tracking=own tracking._target_=mine.Mine`.
+It is built before training (raise ConfigError for a key that cannot work) and called in the order below; what it raises
+later ends the run, as an error anywhere does, so it catches what may fail on the way, as those here do.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,4 +24,9 @@ class Tracker:
         """One evaluated round: a row of metrics.csv."""
 
     def finish(self, result: dict[str, Any], failed: bool) -> None:
-        """The end: result.json's content."""
+        """The end: result.json's content. All files of the run's folder are written by then."""
+
+
+def leaves(folder: Path) -> list[Path]:
+    """What a run has left besides its rows and its model: pictures and tables."""
+    return sorted(path for path in folder.iterdir() if path.suffix in (".png", ".csv") and path.name != "metrics.csv")

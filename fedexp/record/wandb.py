@@ -1,58 +1,87 @@
-"""Weights & Biases: online where credentials are found, else offline; never a prompt, never fatal."""
+"""Weights & Biases: online where credentials are found, else offline; never a prompt, never fatal.
+
+wandb's own environment variables hold wherever the config leaves a key open (null).
+"""
 
 import netrc
 import os
 import shlex
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from omegaconf import DictConfig, OmegaConf
 
+from fedexp.config.fingerprint import data_used
 from fedexp.errors import require
-from fedexp.record.tracker import Tracker
-from fedexp.settings import data_used
+from fedexp.record.result import read_rows
+from fedexp.record.tracker import Tracker, leaves
 
-_MODES = ("auto", "online", "offline")
+PATIENCE = 8  # seconds for wandb's server to say anything at all
+_MODES = ("auto", "online", "offline", "disabled")
+_ENVIRONMENT = {"project": "WANDB_PROJECT", "entity": "WANDB_ENTITY", "group": "WANDB_RUN_GROUP", "mode": "WANDB_MODE"}
 
 
 @dataclass
 class WandbTracker(Tracker):
-    """mode: auto, online or offline. group: the sweep that a run belongs to; None: its table, if any."""
+    """What is None is read from the environment (WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP, WANDB_MODE); where that
+    is silent too, project is fedexp, group the run's table or else its sweep, mode auto.
 
-    project: str = "fedexp"
+    mode: auto (online where credentials are found, else offline), online, offline or disabled (no tracking).
+    Raises ConfigError for another mode. model: whether model.pt is kept in wandb too; pictures and tables always are.
+    """
+
+    project: str | None = None
     entity: str | None = None
     group: str | None = None
-    mode: str = "auto"
+    mode: str | None = None
     tags: list[str] = field(default_factory=list)
+    model: bool = False
 
     def __post_init__(self) -> None:
-        require(self.mode in _MODES, "tracking.mode", self.mode, f"must be one of {', '.join(_MODES)}")
+        self.project, self.mode = project_of(self.project), mode_of(self.mode)
+        self.entity, self.group = chosen("entity", self.entity), chosen("group", self.group)
         self._run: Any = None
+        self._held: set[int] = set()
+        self._folder = Path()
 
     def start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
         self._safely("start", lambda: self._start(config, folder, fingerprint))
 
     def _start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
+        if self.mode == "disabled":
+            return
         import wandb  # only here, so that tracking=none needs no wandb
 
         online = self.mode == "online" or (self.mode == "auto" and has_credentials())
+        server = os.environ.get("WANDB_BASE_URL") or wandb.setup().settings.base_url
+        if online and not answers(server):
+            print(f"fedexp: wandb's server {server} does not answer within {PATIENCE} s")
+            online = False
         names = {group: config[group].get("name") for group in ("dataset", "partition", "model", "algorithm")}
         names["dataset"] = data_used(config.dataset)
         table, scale = config.table.get("name"), config.scale.get("name")
         tags = [names["dataset"], names["partition"], names["model"], config.paper, table, scale, *self.tags]
-        plain = OmegaConf.to_container(config, resolve=True)
+        plain: Any = OmegaConf.to_container(config, resolve=True)
         groups = {f"{name}_settings": plain.pop(name) for name in names}
+        self._folder = folder
         self._run = wandb.init(
-            project=self.project, entity=self.entity, group=self.group or table, job_type=names["algorithm"],
-            name=folder.name, id=fingerprint, resume="allow", dir=str(folder),
+            project=self.project, entity=self.entity, group=self.group or table or config.sweep,
+            job_type=names["algorithm"], name=folder.name, id=fingerprint, resume="allow", dir=str(folder),
             tags=[str(tag) for tag in tags if tag], mode="online" if online else "offline",
             config={**plain, **names, "alpha": groups["partition_settings"].get("alpha"), **groups},
             settings=wandb.Settings(silent=True, console="off", init_timeout=60),
         )  # fmt: skip
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
+        step = self._run.starting_step if online else 0  # of a run that goes on: behind the last one that it has
+        self._held = set(range(step)) if online else _rounds_in(folder / "wandb")
+        for row in read_rows(folder):  # what a killed process had logged and wandb had not written
+            self._log(row)
         if not online:
             print(f"fedexp: wandb offline; to upload: wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*")
 
@@ -65,14 +94,34 @@ class WandbTracker(Tracker):
         self._safely("picture", send)
 
     def log(self, row: dict[str, Any]) -> None:
-        self._safely("log", lambda: self._run.log(row, step=row["round"]))
+        self._safely("log", lambda: self._log(row))
+
+    def _log(self, row: dict[str, Any]) -> None:
+        if row["round"] in self._held:  # of a run that goes on: its history has it, and is not to have it twice
+            self._run.summary.update(row)
+            return
+        # Committed at once: a row that waits for the next one would reach the summary after `finish` has written there.
+        self._run.log(row, step=row["round"], commit=True)
 
     def finish(self, result: dict[str, Any], failed: bool) -> None:
         def end() -> None:
             self._run.summary.update(result)
+            if paths := leaves(self._folder):
+                self._keep("results", paths)
+            if self.model and not failed:
+                self._keep("model", [self._folder / "model.pt"])
             self._run.finish(exit_code=1 if failed else 0)
 
         self._safely("finish", end)
+
+    def _keep(self, kind: str, paths: list[Path]) -> None:
+        """Files as one artifact of the run, a new version of it where a resumed run has them anew."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{kind}-{self._run.id}", type=kind)
+        for path in paths:
+            artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
 
     def _safely(self, what: str, act: Callable[[], None]) -> None:
         """The run's own files are complete without wandb: a failure is said once, then wandb is left alone."""
@@ -85,9 +134,59 @@ class WandbTracker(Tracker):
             print(f"fedexp: wandb failed at {what} ({error}); the run goes on without it")
 
 
+def answers(server: str) -> bool:
+    """Whether wandb's server says anything that is no failure of its own, in time."""
+    found: list[bool] = []
+
+    def ask() -> None:
+        try:
+            words = {"Content-Type": "application/json"}
+            with urlopen(Request(f"{server}/graphql", b'{"query": "{__typename}"}', words), timeout=PATIENCE):
+                found.append(True)
+        except HTTPError as error:
+            found.append(error.code < 500)
+        except Exception:  # no such place, no connection, no HTTP
+            found.append(False)
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name takes its own time
+    asking.start()
+    asking.join(PATIENCE)
+    return any(found)
+
+
+def _rounds_in(folder: Path) -> set[int]:
+    """The rounds whose rows are in what wandb has written below a folder."""
+    from fedexp.record import wandb_file
+
+    rounds = set()
+    for file in folder.glob("*run-*/*.wandb"):
+        try:
+            for record in wandb_file.read(file)["history"]:
+                row = {item.key or "/".join(item.nested_key): item.value_json for item in record.item}
+                rounds |= {int(row["round"])} if "round" in row else set()
+        except Exception as error:  # another version's form, or damaged: its rows are sent again
+            print(f"fedexp: {file} cannot be read ({error}); what it holds is sent again")
+    return rounds
+
+
+def chosen(name: str, given: str | None) -> str | None:
+    """A key of the config, or where it is None wandb's environment variable for it; None if neither says anything."""
+    return given if given is not None else os.environ.get(_ENVIRONMENT[name]) or None
+
+
+def project_of(given: str | None) -> str:
+    return chosen("project", given) or "fedexp"
+
+
+def mode_of(given: str | None) -> str:
+    """auto, online, offline or disabled. Raises ConfigError for anything else, naming the key or the variable."""
+    found = chosen("mode", given) or "auto"
+    key = "WANDB_MODE" if given is None else "tracking.mode"
+    require(found in _MODES, key, found, f"must be one of {', '.join(_MODES)}")
+    return found
+
+
 def has_credentials() -> bool:
-    if os.environ.get("WANDB_MODE") == "offline":
-        return False
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

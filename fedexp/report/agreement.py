@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from scipy.stats import spearmanr
+import pandas as pd
 
 from fedexp.report.page import NOTHING
 
@@ -42,5 +42,5 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
     known = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]
     if len(known) < 3 or any(len({pair[side] for pair in known}) < 2 for side in (0, 1)):
         return math.nan
-    measured, published = zip(*known)
-    return float(spearmanr(measured, published).statistic)
+    ranks = pd.DataFrame(known).rank()
+    return float(ranks[0].corr(ranks[1]))

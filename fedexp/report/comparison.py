@@ -2,23 +2,26 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
 
-from fedexp.jobs import Job, Sweep
-from fedexp.report import agreement
-from fedexp.report.curves import accuracy_curves
-from fedexp.report.matching import Matcher
+from fedexp.report import agreement, curves, maps
+from fedexp.report.groups import Group
+from fedexp.report.matching import Matcher, in_words
 from fedexp.report.measured import Measured, digits, key, measure, number
 from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
+from fedexp.report.results import sheets
 from fedexp.report.runs import Recorded
-from fedexp.table import Cell, Table
+from fedexp.sweep.jobs import Job, Sweep
+from fedexp.sweep.table import Cell, Table
 
 
-def compare(sweep: Sweep, runs: Sequence[Recorded]) -> Page:
-    """The report of a table: `sweep` is what its command line asks for, `runs` what is there."""
+def compare(
+    sweep: Sweep, runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
+) -> Page:
+    """The report of a table: `sweep` is what its command line asks for, `runs` what is there; targets and baseline as
+    in any_runs.compare_runs."""
     table, matcher = sweep.table, Matcher(runs, sweep.scale)
     jobs: dict[str, list[Job]] = {}
     for job in sweep.jobs:
@@ -30,6 +33,9 @@ def compare(sweep: Sweep, runs: Sequence[Recorded]) -> Page:
         page.name, page.title = f"{table.name}_{sweep.scale}", f"{table.title} ({sweep.scale})"
     page.lead = _lead(sweep, measured)
     page.sheets = [_sheet(table, measured), _what_was_run(table, measured), _agreement(table, measured)]
+    groups = _groups(table, measured)
+    if groups:
+        page.sheets += sheets(groups, targets, baseline)[0]
     page.notes = _notes(measured)
     page.pictures = _pictures(table, measured, with_published=not sweep.scale)
     return page
@@ -82,7 +88,7 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
 
 def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
     """Best and second best along each line that compares like with like."""
-    found = {}
+    found: dict[tuple[str, str], str] = {}
     for line in _compared(table, measured).values():
         if not _alike(line):
             continue
@@ -203,14 +209,25 @@ def _merged(notes: list[str]) -> list[str]:
     return [f"{', '.join(names) if len(names) < 7 else f'{len(names)} cells'}: {text}" for text, names in cells.items()]
 
 
+def _groups(table: Table, measured: list[Measured]) -> list[Group]:
+    """The cells that were measured in runs with rounds, to be compared as any runs are."""
+    return [
+        Group(
+            each.cell.name, {"row": each.cell.row, "column": each.cell.column},
+            each.cell.column if table.compare == "rows" else each.cell.row, each.variant.runs, each.cell.name,
+        )
+        for each in measured if each.variant and all(run.curve for run in each.variant.runs)
+    ]  # fmt: skip
+
+
 def _pictures(table: Table, measured: list[Measured], with_published: bool) -> list[Picture]:
     """For each row the curves, and the partition of one of its runs."""
-    pictures = []
-    for row in table.rows:
+    pictures, looks = [], {name: own for own, name in enumerate(table.columns)}
+    for place, row in enumerate(table.rows, 1):
         there = [each for each in measured if each.cell.row == row and each.variant]
         groups = {
             each.cell.column: each.variant.runs for each in there
-            if not any(run.metrics.empty for run in each.variant.runs)
+            if all(run.curve for run in each.variant.runs)
         }  # fmt: skip
         if not groups:
             continue
@@ -218,19 +235,12 @@ def _pictures(table: Table, measured: list[Measured], with_published: bool) -> l
             each.cell.column: each.printed.value for each in there
             if with_published and each.cell.measure.higher_is_better and each.printed.value is not None
         }  # fmt: skip
-        pictures.append(Picture(f"{row}: accuracy", "svg", accuracy_curves(groups, final), row))
-        picture = _partition_picture(there)
-        if picture is not None:
-            pictures.append(Picture(f"{row}: examples of each class that each client holds", "png", picture, row))
+        pictures.append(curves.picture(f"accuracy_{place}", f"{row}: test accuracy", groups, final, looks, row))
+        partitioned = [each for each in there if each.cell.overrides.get("algorithm") != "centralized"]
+        title = f"{row}: examples of each class that each client holds"
+        shown = [maps.partition(f"partition_{place}", title, each.variant.runs[0], row) for each in partitioned[:1]]
+        pictures += [each for each in shown if each is not None]
     return pictures
-
-
-def _partition_picture(there: list[Measured]) -> bytes | None:
-    for each in there:
-        path: Path = each.variant.runs[0].path / "partition.png"
-        if each.cell.overrides.get("algorithm") != "centralized" and path.exists():
-            return path.read_bytes()
-    return None
 
 
 def _records(table: Table, measured: list[Measured]) -> pd.DataFrame:
@@ -241,7 +251,7 @@ def _records(table: Table, measured: list[Measured]) -> pd.DataFrame:
             "published": each.printed.number, "published_std": each.printed.std, "difference": each.difference,
             "rounds": each.variant.rounds if each.variant else None, "rounds_published": each.rounds_of_protocol,
             "data": each.variant.data if each.variant else None,
-            "deviation": "; ".join(f"{key}={run} (protocol: {own})" for key, run, own in each.deviation),
+            "deviation": "; ".join(in_words(*part) for part in each.deviation),
             "lacking": each.lacking,
             "runs": " ".join(run.fingerprint for run in each.variant.runs) if each.variant else "",
         }

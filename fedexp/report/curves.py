@@ -1,62 +1,153 @@
-"""Accuracy over rounds and over bytes: a line an algorithm, mean and band over its seeds."""
+"""Accuracy over rounds, bytes and seconds: a line a group, mean and band over its runs."""
 
-import io
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedexp.report.page import Picture
+from fedexp.report.results import clock_of
 from fedexp.report.runs import Recorded
+from fedexp.report.style import layout, look, styled
 
-_STYLE = {
-    "svg.fonttype": "path", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "grid.color": "#e4e4e4", "legend.frameon": False, "axes.axisbelow": True,
-}  # fmt: skip
-_DASHES = ("-", "--", ":", "-.")
-
-
-def accuracy_curves(groups: Mapping[str, Sequence[Recorded]], published: Mapping[str, float]) -> bytes:
-    """Two panels as svg. `published`: final accuracies (percent) as marks at the right edge."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(11, 3.6), layout="constrained")
-        over_rounds, over_bytes = figure.subplots(1, 2, sharey=True)
-        for number, (label, runs) in enumerate(groups.items()):
-            look = {"color": f"C{number % 10}", "linestyle": _DASHES[number // 10 % 4]}
-            for axes, along, unit in ((over_rounds, "round", 1), (over_bytes, "bytes_total", 1e6)):
-                x, mean, std = _band(runs, along)
-                few = "o" if len(x) < 12 else None
-                axes.plot(x / unit, mean, label=label, linewidth=1.5, marker=few, markersize=3, **look)
-                if len(runs) > 1:
-                    axes.fill_between(x / unit, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
-            if label in published:
-                place = over_rounds.get_yaxis_transform()
-                over_rounds.plot(
-                    [1.0], [published[label]], marker="<", color=look["color"], transform=place, clip_on=False
-                )
-        over_rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
-        over_rounds.set(xlabel="round", ylabel="test accuracy, %")
-        over_bytes.set(xlabel="sent in total, MB")
-        over_bytes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
-        if published:
-            over_rounds.set_title("◂ at the right edge: published", fontsize=8, loc="right", color="#666")
-        return svg(figure)
+_ALONG = {"round": ("round", 1.0), "bytes": ("sent in both directions, MB", 1e6), "seconds": ("seconds", 1.0)}
+_ABREAST = 5  # entries of a legend side by side
+_FEW = 12  # evaluated rounds up to which each is a marker
 
 
-def _band(runs: Sequence[Recorded], along: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, mean and standard deviation of accuracy (percent) over the rounds that all runs were evaluated in."""
-    table = pd.concat([run.metrics.set_index("round")[["test_accuracy", "bytes_total"]] for run in runs])
-    rounds = table.groupby(level=0)
+@dataclass(frozen=True)
+class Line:
+    """Of one group: mean and standard deviation of test accuracy (percent) over its runs, in the rounds that all were
+    evaluated in; where those rounds lie along each axis. look: its number among style.look's. published: the printed
+    final accuracy, if there is one."""
+
+    label: str
+    look: int
+    along: dict[str, np.ndarray]
+    mean: np.ndarray
+    std: np.ndarray
+    runs: int
+    published: float | None = None
+
+
+def picture(
+    name: str, title: str, groups: Mapping[str, Sequence[Recorded]], published: Mapping[str, float],
+    looks: Mapping[str, int], group: str = "",
+) -> Picture:  # fmt: skip
+    """The curves of groups by label. published: final accuracies (percent), looks: which of style.look's, by label."""
+    lines: list[Line] = []  # read once, when the first of the two figures is drawn
+
+    def known() -> list[Line]:
+        if not lines:
+            lines.extend(_line(label, looks[label], runs, published.get(label)) for label, runs in groups.items())
+        return lines
+
+    simulated = any(clock_of(run) != "seconds" for runs in groups.values() for run in runs)
+    clock = "seconds of a simulated network and its devices" if simulated else "seconds of this machine"
+    return Picture(name, title, lambda: _chart(known(), clock), lambda: _figure(known(), clock), group)
+
+
+def _line(label: str, number: int, runs: Sequence[Recorded], published: float | None) -> Line:
+    columns = [("round", "round"), ("accuracy", "test_accuracy"), ("bytes", "bytes_total")]
+    tables = [
+        pd.DataFrame({name: run.curve.get(column, math.nan) for name, column in [*columns, ("seconds", clock_of(run))]})
+        for run in runs
+    ]
+    rounds = pd.concat(tables).groupby("round")
     whole = rounds.size() == len(runs)
-    mean = rounds.mean()[whole]
-    std = rounds.test_accuracy.std(ddof=1)[whole].fillna(0.0)
-    x = mean.index.to_numpy(float) if along == "round" else mean[along].to_numpy()
-    return x, 100 * mean.test_accuracy.to_numpy(), 100 * std.to_numpy()
+    mean, std = rounds.mean()[whole], rounds["accuracy"].std(ddof=1)[whole].fillna(0.0)
+    along = {name: mean.reset_index()[name].to_numpy(float) / unit for name, (_, unit) in _ALONG.items()}
+    return Line(label, number, along, 100 * mean["accuracy"].to_numpy(), 100 * std.to_numpy(), len(runs), published)
 
 
-def svg(figure: Figure) -> bytes:
-    held = io.BytesIO()
-    figure.savefig(held, format="svg", metadata={"Date": None})
-    return held.getvalue()
+def _axis(name: str, clock: str) -> str:
+    return clock if name == "seconds" else _ALONG[name][0]
+
+
+def _figure(lines: Sequence[Line], clock: str) -> Figure:
+    """Three panels, for print."""
+    with styled():
+        below = 0.55 + 0.2 * -(-len(lines) // _ABREAST)  # inches: the axis and the legend
+        figure = Figure(figsize=(11, 3 + below))  # laid out here: a layout engine takes longer than all else
+        figure.subplots_adjust(left=0.055, right=0.99, top=0.93, bottom=below / (3 + below), wspace=0.06)
+        panels = figure.subplots(1, len(_ALONG), sharey=True)
+        for name, axes in zip(_ALONG, panels):
+            for line in lines:
+                own, x = look(line.look), line.along[name]
+                few = "o" if len(x) < _FEW else None
+                axes.plot(x, line.mean, own.dash, color=own.colour, label=line.label, lw=1.5, marker=few, ms=3)
+                if line.runs > 1:
+                    low, high = line.mean - line.std, line.mean + line.std
+                    axes.fill_between(x, low, high, color=own.colour, alpha=0.15, linewidth=0)
+                if line.published is not None and name == "round":
+                    edge = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+                    axes.plot([1.0], [line.published], "<", color=own.colour, **edge)
+            axes.set(xlabel=_axis(name, clock))
+        panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+        panels[0].set(ylabel="test accuracy, %")
+        if any(line.published is not None for line in lines):
+            panels[0].set_title("\u25c2 at the right edge: published", fontsize=8, loc="right", color="#666")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="lower center", ncols=_ABREAST, fontsize=8)
+        return figure
+
+
+def _chart(lines: Sequence[Line], clock: str) -> dict[str, Any]:
+    """One panel; buttons choose what it is over, the legend which lines are shown."""
+    traces = []
+    along: dict[str, list[Any]] = {name: [] for name in _ALONG}
+    for line in lines:
+        for trace, x in _traces(line):
+            traces.append({**trace, "x": x["round"]})
+            for name, values in x.items():
+                along[name].append(values)
+    buttons = [
+        {"label": name, "method": "update", "args": [{"x": along[name]}, {"xaxis.title.text": _axis(name, clock)}]}
+        for name in _ALONG
+    ]
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02,
+            "yanchor": "bottom", "showactive": True}  # fmt: skip
+    return {
+        "data": traces,
+        "layout": layout(
+            xaxis={"title": {"text": _axis("round", clock)}}, yaxis={"title": {"text": "test accuracy, %"}},
+            updatemenus=[menu], height=460 + 22 * (len(lines) // 4), hovermode="closest", margin={"t": 60},
+            legend={"orientation": "h", "yanchor": "top", "y": -0.18, "x": 0},
+        ),
+    }  # fmt: skip
+
+
+def _traces(line: Line) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What plotly draws of a line, each with its x along every axis: the band, the mean, the published value."""
+    own = look(line.look)
+    shared = {"legendgroup": line.label, "name": line.label}
+    found = []
+    if line.runs > 1:
+        around = {name: np.concatenate([x, x[::-1]]) for name, x in line.along.items()}
+        y = np.concatenate([line.mean + line.std, (line.mean - line.std)[::-1]])
+        found.append((
+            {**shared, "y": y, "mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": own.colour,
+             "opacity": 0.15, "hoverinfo": "skip", "showlegend": False}, around,
+        ))  # fmt: skip
+    text = [
+        f"round {int(n)}: {mean:.2f} %" + (f" \u00b1 {std:.2f} over {line.runs} runs" if line.runs > 1 else "")
+        for n, mean, std in zip(line.along["round"], line.mean, line.std)
+    ]
+    mode = "lines+markers" if len(line.mean) < _FEW else "lines"
+    found.append((
+        {**shared, "y": line.mean, "mode": mode, "line": {"color": own.colour, "dash": own.plotly_dash, "width": 2},
+         "text": text, "hovertemplate": "%{text}<br>%{x:.4~g}<extra>%{fullData.name}</extra>"}, line.along,
+    ))  # fmt: skip
+    if line.published is not None and len(line.mean):
+        last = {name: x[-1:] for name, x in line.along.items()}
+        found.append((
+            {**shared, "y": [line.published], "mode": "markers", "showlegend": False,
+             "marker": {"symbol": "triangle-left", "size": 11, "color": own.colour},
+             "hovertemplate": "published: %{y:.2f} %<extra>%{fullData.name}</extra>"}, last,
+        ))  # fmt: skip
+    return found

@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fedexp.jobs import Sweep
-from fedexp.record.wandb import has_credentials
+from fedexp.record.wandb import chosen, has_credentials, mode_of, project_of
+from fedexp.sweep.jobs import Sweep
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,17 @@ def plan(sweep: Sweep) -> Plan:
     }
     keys = ("dataset", "partition", "algorithm")
     return Plan(
-        tracking.get("project", "fedexp"), tracking.get("entity"), name, tracking.get("group") or sweep.table.name,
-        sweep.scale, keys, sections,
+        project_of(tracking.get("project")), chosen("entity", tracking.get("entity")), name,
+        chosen("group", tracking.get("group")) or sweep.table.name, sweep.scale, keys, sections,
     )  # fmt: skip
 
 
 def dashboard(sweep: Sweep) -> None:
-    """Make the workspace and print its address; without credentials print what it would be."""
-    wanted = plan(sweep)
-    if not has_credentials():
-        print(f"fedexp: no wandb credentials (wandb login); would make:\n{wanted.said()}")
+    """Make the workspace and print its address; offline or without credentials print what it would be."""
+    wanted, mode = plan(sweep), mode_of(_tracking(sweep).get("mode"))
+    if mode in ("offline", "disabled") or not has_credentials():
+        why = f"wandb is {mode}" if mode in ("offline", "disabled") else "no wandb credentials (wandb login)"
+        print(f"fedexp: {why}; would make:\n{wanted.said()}")
         return
     try:
         workspace = build(wanted)

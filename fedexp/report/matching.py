@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedexp.jobs import Job
-from fedexp.report.runs import Recorded, differing, distinct, flat, protocol, trained
-from fedexp.settings import data_used, relevant
+from omegaconf import OmegaConf
+
+from fedexp.config.fingerprint import data_used
+from fedexp.record.status import Status
+from fedexp.report.runs import ABSENT, Recorded, Settings, differing, distinct, protocol, said, settings, shown, trained
+from fedexp.sweep.jobs import Job
 
 Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the protocol's value)
 
@@ -32,15 +35,21 @@ class Variant:
 
     @property
     def diverged(self) -> int:
-        return sum(run.status == "diverged" for run in self.runs)
+        return sum(run.status == Status.DIVERGED for run in self.runs)
 
     def said(self) -> str:
         """The deviation in words; the number of rounds and the data set's source have places of their own."""
-        said = [
-            f"{key}={run} (protocol: {own})" for key, run, own in self.deviation
-            if key != "rounds" and not (key.startswith("dataset.") and "(" in self.data)
-        ]  # fmt: skip
-        return ", ".join(said)
+        return ", ".join(
+            in_words(*each) for each in self.deviation
+            if each[0] != "rounds" and not (each[0].startswith("dataset.") and "(" in self.data)
+        )  # fmt: skip
+
+
+def in_words(key: str, run: Any, own: Any) -> str:
+    """One key of a deviation, with both values."""
+    if run == ABSENT:
+        return f"no {key} (protocol: {shown(own)})"
+    return f"{said(key, run)} ({'not in the protocol' if own == ABSENT else f'protocol: {shown(own)}'})"
 
 
 @dataclass(frozen=True)
@@ -55,30 +64,31 @@ class Matcher:
     """Finds runs for the jobs of a table."""
 
     def __init__(self, runs: Iterable[Recorded], scale: str | None) -> None:
-        self.by_fingerprint: dict[str, Recorded] = {}
+        self.by_fingerprint: dict[str, list[Recorded]] = defaultdict(list)
         self.by_names: dict[tuple[str, ...], list[Recorded]] = defaultdict(list)
         for run in runs:
             if run.scale == scale:
-                self.by_fingerprint[run.fingerprint] = run
+                self.by_fingerprint[run.fingerprint].append(run)
                 self.by_names[tuple(run.name(group) for group in ("dataset", "partition", "algorithm"))].append(run)
 
     def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> Found:
         """What is there for a cell, given its jobs (a job a seed); `peers`: one job of every cell of the table.
 
-        The runs that the jobs ask for come first, whatever they deviate in.
+        Runs are read after as many rounds as the jobs ask for. Those that the jobs ask for come first, whatever they
+        deviate in.
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
         asked = dict.fromkeys(each.fingerprint for each in jobs)
+        exact = [run.at(each.config.rounds) for each in jobs for run in self.by_fingerprint[each.fingerprint]]
         like = [
-            run for run in self.by_names[_names(job)]
-            if all(_same(run.settings.get(key), own.get(key)) for key in telling)
+            run for run in (run.at(job.config.rounds) for run in self.by_names[_names(job)])
+            if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
         ]  # fmt: skip
-        exact = [self.by_fingerprint[each] for each in asked if each in self.by_fingerprint]
         together: dict[str, list[Recorded]] = defaultdict(list)
         deviations: dict[str, Deviation] = {}
         incomplete = []
-        for run in {id(run): run for run in [*exact, *like]}.values():
+        for run in {(run.path, run.rounds): run for run in [*exact, *like]}.values():
             deviation = _deviation(run, own)
             if run.complete:
                 deviations[repr(deviation)] = deviation
@@ -96,10 +106,11 @@ class Matcher:
         return Found(variants, incomplete)
 
 
-def _protocol(job: Job) -> dict[str, Any]:
+def _protocol(job: Job) -> Settings:
     """The settings that the cell's runs are held against: the paper's; of a scaled sweep the scaled ones."""
-    held = job.config if job.config.scale else job.protocol
-    return protocol(trained(flat(relevant(held if held is not None else job.config))))
+    held = job.config if job.config.scale or job.protocol is None else job.protocol
+    plain: Any = OmegaConf.to_container(held, resolve=True)
+    return protocol(trained(settings(plain, held.rounds)))
 
 
 def _data(runs: list[Recorded], job: Job) -> str:
@@ -114,12 +125,12 @@ def _names(job: Job) -> tuple[str, ...]:
     return tuple(str(job.config[group].get("name")) for group in ("dataset", "partition", "algorithm"))
 
 
-def _deviation(run: Recorded, wanted: dict[str, Any]) -> Deviation:
+def _deviation(run: Recorded, wanted: Settings) -> Deviation:
     own = protocol(run.trained)
-    return tuple(
-        (key, own.get(key), wanted.get(key)) for key in dict.fromkeys([*wanted, *own])
-        if not _same(own.get(key), wanted.get(key))
-    )  # fmt: skip
+    given = {**wanted.given, **own.given}
+    keys = [key for key in dict.fromkeys([*wanted, *own]) if key in given]
+    pairs = [(key, own.get(key, ABSENT), wanted.get(key, ABSENT)) for key in keys]
+    return tuple(each for each in pairs if not _same(*each[1:]))
 
 
 def _same(one: Any, other: Any) -> bool:

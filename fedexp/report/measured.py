@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedexp.jobs import Job
 from fedexp.report import measures, published
 from fedexp.report.matching import Deviation, Matcher, Variant, protocol_rounds
 from fedexp.report.page import NOTHING
 from fedexp.report.published import Published
-from fedexp.table import Cell, Table
+from fedexp.sweep.jobs import Job
+from fedexp.sweep.table import Cell, Table
 
 
 @dataclass(frozen=True)

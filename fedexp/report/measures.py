@@ -3,7 +3,7 @@
 import math
 
 from fedexp.report.runs import Recorded
-from fedexp.table import Measure
+from fedexp.sweep.table import Measure
 
 
 def value(measure: Measure, run: Recorded) -> float:

@@ -1,9 +1,14 @@
 """What a report consists of, whatever it is written as."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import escape
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
+_MARKS = "<style>.best {font-weight: bold} .second {text-decoration: underline} .aside {display: block}</style>"
 NOTHING = "\u2013"  # stands where there is no value
 
 
@@ -16,24 +21,50 @@ class Entry:
     mark: str = ""
     missing: bool = False
 
+    def html(self) -> str:
+        kind = " ".join(filter(None, ["main", self.mark, "missing" if self.missing else ""]))
+        aside = f'<span class="aside">{escape(self.aside)}</span>' if self.aside else ""
+        return f'<span class="{kind}">{escape(self.main)}</span>{aside}'
+
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with its caption; the first column names the rows."""
+    """A table with its caption; the first column names the rows. details: columns at the end that only a page which
+    can be scrolled and filtered has room for."""
 
     title: str
     header: list[str]
     rows: list[list[Entry]]
     caption: str = ""
+    details: int = 0
+
+    def narrow(self) -> "Sheet":
+        """The same without its details."""
+        if not self.details:
+            return self
+        rows = [row[: -self.details] for row in self.rows]
+        return Sheet(self.title, self.header[: -self.details], rows, self.caption)
+
+    def entries(self) -> pd.DataFrame:
+        """Its places, the rows' names as the index."""
+        found = pd.DataFrame([row[1:] for row in self.rows], columns=self.header[1:], dtype=object)
+        return found.set_axis([row[0].main for row in self.rows], axis=0)
+
+    def html(self) -> str:
+        """A table element."""
+        style = self.entries().style.format(Entry.html).format_index(escape, axis=0).format_index(escape, axis=1)
+        return style.to_html(sparse_index=False, sparse_columns=False, exclude_styles=True)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, as a file's content: svg or png."""
+    """A figure twice: `draw` gives one of matplotlib for files of its own, called `name`, where it is given; `chart` a
+    figure of plotly's (data and layout), to look into in a browser. Each is drawn when it is needed."""
 
+    name: str
     title: str
-    kind: str
-    content: bytes
+    chart: Callable[[], dict[str, Any]]
+    draw: Callable[[], Figure] | None = None
     group: str = ""
 
 
@@ -48,3 +79,8 @@ class Page:
     notes: list[str] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     records: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def _repr_html_(self) -> str:
+        """Its tables, for a notebook."""
+        parts = [f"<h3>{escape(sheet.title)}</h3>{sheet.narrow().html()}" for sheet in self.sheets]
+        return f"{_MARKS}<h2>{escape(self.title)}</h2>{''.join(parts)}"

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedexp.errors import ConfigError, require
-from fedexp.table import Cell
+from fedexp.sweep.table import Cell
 
 
 @dataclass(frozen=True)

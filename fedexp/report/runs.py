@@ -1,31 +1,76 @@
 """Runs as their folders tell them."""
 
+import copy
+import csv
 import json
-import sys
+import logging
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
-from omegaconf import OmegaConf
 
-from fedexp.settings import DRAWS, GROUPS, data_used, relevant
+from fedexp.config.fingerprint import DRAWS, data_used, effective
+from fedexp.config.schema import ADDED, lacking
+from fedexp.record.result import ends, first_rounds, read_rows
+from fedexp.record.status import DONE, Status
+
+log = logging.getLogger(__name__)
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-COMPLETE = ("finished", "diverged")
-_WATCHING = ("targets", "evaluate_clients", "measures.")  # measured besides, without effect on what is compared
+_MOST = 5000  # characters of a line of a config, and brackets in all of it
+ABSENT = "(absent)"  # stands for the value of a key that a run does not have at all
+_CURVE = (
+    "round", "test_accuracy", "bytes_total", "seconds", "simulated_seconds", "client_accuracy_mean",
+    "client_accuracy_worst10",
+)  # fmt: skip
+_NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
+# What is measured besides, without effect on what runs are compared in.
+_WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
+
+
+class Settings(dict[str, Any]):
+    """Dotted keys with their values, defaults included. given: the keys that differ from their defaults."""
+
+    def __init__(self, values: Mapping[str, Any], given: Iterable[str]) -> None:
+        super().__init__(values)
+        self.given = dict.fromkeys(given)
+
+    def without(self, *keys: str) -> "Settings":
+        """The same but for these keys; GROUP. stands for all of a group."""
+        groups = tuple(key for key in keys if key.endswith("."))
+        kept = {key: value for key, value in self.items() if key not in keys and not key.startswith(groups)}
+        return Settings(kept, [key for key in self.given if key in kept])
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run's folder, read."""
+    """A run's folder, read. rounds: after how many of them; missing: why it does not tell of so many."""
 
     path: Path
     config: dict[str, Any]
     result: dict[str, Any]
+    rounds: int
+    missing: str = ""
+
+    def at(self, rounds: int) -> "Recorded":
+        """The same run after `rounds` rounds, as one that ended with them."""
+        if self.status not in DONE or not self.information.empty:
+            return self
+        done = self.result.get("rounds", 0)
+        if done > rounds:
+            rows = read_rows(self.path)
+            if rounds in ends(rows):
+                result = first_rounds(rounds, rows, self.result, self.config.get("targets") or [])
+                return replace(self, rounds=rounds, result=result)
+            return replace(self, rounds=rounds, missing=f"was not evaluated after round {rounds}, of its {done}")
+        short = done < rounds and self.status == Status.FINISHED
+        return replace(self, rounds=rounds, missing=f"has {done} of {rounds} rounds" if short else "")
 
     @property
     def fingerprint(self) -> str:
@@ -33,11 +78,11 @@ class Recorded:
 
     @property
     def status(self) -> str:
-        return self.result.get("status", "started")
+        return self.result.get("status", Status.STARTED)
 
     @property
     def complete(self) -> bool:
-        return self.status in COMPLETE or not self.information.empty
+        return not self.missing and (self.status in DONE or not self.information.empty)
 
     @property
     def at_chance(self) -> bool:
@@ -63,9 +108,21 @@ class Recorded:
     def metrics(self) -> pd.DataFrame:
         """metrics.csv, a row an evaluated round; empty if none was."""
         try:
-            return pd.read_csv(self.path / "metrics.csv")
+            table = pd.read_csv(self.path / "metrics.csv")
         except (OSError, pd.errors.EmptyDataError):
             return pd.DataFrame({"round": [], "test_accuracy": [], "bytes_total": []})
+        return table[table["round"] <= self.rounds]
+
+    @cached_property
+    def curve(self) -> dict[str, np.ndarray]:
+        """What reports draw and count by, of metrics.csv, for thousands of runs; empty if no round was evaluated."""
+        try:
+            with (self.path / "metrics.csv").open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if float(row["round"]) <= self.rounds]
+            names = [name for name in _CURVE if rows and name in rows[0]]
+            return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+        except (OSError, ValueError, KeyError, TypeError, csv.Error):
+            return {}
 
     @cached_property
     def information(self) -> pd.DataFrame:
@@ -76,18 +133,20 @@ class Recorded:
             return pd.DataFrame()
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """Every key that can change the result, dotted."""
-        return flat(relevant(OmegaConf.create(self.config)))
+    def settings(self) -> Settings:
+        """All that can change the result."""
+        return settings(self.config, self.rounds)
 
     @cached_property
-    def trained(self) -> dict[str, Any]:
+    def trained(self) -> Settings:
         """`settings` without what is only measured besides: runs equal in it are the same run twice."""
         return trained(self.settings)
 
     @property
     def why(self) -> str:
         """Why it is not complete."""
+        if self.missing:
+            return self.missing
         try:
             lines = (self.path / "error.txt").read_text().strip().splitlines()
         except OSError:
@@ -96,7 +155,10 @@ class Recorded:
 
 
 def read(*places: Path) -> list[Recorded]:
-    """The run in each folder, or all runs below it, each once. What is no run is said and left out."""
+    """The run in each folder, or all runs below it, each once. What is no run is said and left out.
+
+    Files are taken as they are: interpolations in them are not resolved, and no module is imported on their word.
+    """
     found: dict[Path, Path] = {}
     for place in places:
         own = place / "config.yaml"
@@ -105,26 +167,62 @@ def read(*places: Path) -> list[Recorded]:
     runs = []
     for path in found.values():
         try:
-            config = yaml.load(path.read_text(), Loader=_Loader)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            config = None
-        if not _is_run(config):
-            print(f"fedexp.report: {path.parent} holds no run that this version can read; left out", file=sys.stderr)
+            config = _parsed(path.read_text())
+        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
+            log.warning("%s is left out: its config.yaml cannot be read", path.parent)
             continue
-        try:
-            result = json.loads((path.parent / "result.json").read_text())
-        except (OSError, ValueError):
-            result = {}
-        runs.append(Recorded(path.parent, config, result if isinstance(result, dict) else {}))
+        if absent := lacking(config):
+            log.warning(
+                "%s is left out: it is of another version of fedexp, or no run: its config.yaml lacks %s",
+                path.parent, ", ".join(absent),
+            )  # fmt: skip
+            continue
+        result = _result(path.parent)
+        if wrong := [name for name in _NUMBERS if not _possible(name, result.get(name))]:
+            log.warning("%s is left out: its result.json has no number for %s", path.parent, ", ".join(wrong))
+            continue
+        config = {**ADDED, **config}
+        runs.append(Recorded(path.parent, config, result, config["rounds"]))
     return runs
 
 
-def _is_run(config: Any) -> bool:
-    """Whether a config has all that a run is compared by (that of another version may not)."""
-    groups = (*GROUPS, "hardware", "measures")
-    if not isinstance(config, dict) or not all(isinstance(config.get(group), dict) for group in groups):
-        return False
-    return "seed" in config and "precision" in config["hardware"] and "reference" in config["measures"]
+def _result(folder: Path) -> dict[str, Any]:
+    """result.json, empty where there is none that can be read: such a run is not complete."""
+    try:
+        found = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("status"), str) else {}
+
+
+def _possible(name: str, value: Any) -> bool:
+    most = 1 if name.endswith("accuracy") else 1e18
+    return value is None or (isinstance(value, int | float) and 0 <= value <= most)
+
+
+def _parsed(text: str) -> Any:
+    """YAML, block by block: the files of a sweep have most of their blocks in common, and each is parsed once."""
+    deep = max(map(len, text.splitlines()), default=0) > _MOST or text.count("[") + text.count("{") > _MOST
+    if deep or re.search(r"(?m)(?:^|[\s\[{,])&\w", text):  # the parser ends the whole process, or values grow for ever
+        raise yaml.YAMLError("nested too deep, or made of references: not as fedexp writes it")
+    try:
+        blocks = [_block(block) for block in re.split(r"\n(?=[A-Za-z_])", text)]
+        if all(isinstance(block, dict) and len(block) == 1 for block in blocks):
+            return copy.deepcopy({key: value for block in blocks for key, value in block.items()})
+    except yaml.YAMLError:
+        pass
+    return yaml.load(text, Loader=_Loader)  # as a whole: not as fedexp writes it
+
+
+@cache
+def _block(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
+def settings(config: Mapping[str, Any], rounds: int) -> Settings:
+    """All that can change the result of a plain config's run of so many rounds."""
+    every, given = (flat(each) for each in effective(config))
+    return Settings({**every, "rounds": rounds}, [*given, "rounds"])
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -138,27 +236,41 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def trained(settings: Mapping[str, Any]) -> dict[str, Any]:
+def trained(settings: Settings) -> Settings:
     """The settings that have an effect on what runs are compared in."""
-    return {key: value for key, value in settings.items() if not key.startswith(_WATCHING)}
+    return settings.without(*_WATCHING)
 
 
-def protocol(trained: Mapping[str, Any], *along: str) -> dict[str, Any]:
+def protocol(trained: Settings, *along: str) -> Settings:
     """What all draws of one protocol share; `along`: further keys that may vary within it."""
-    return {key: value for key, value in trained.items() if key not in (*DRAWS, *along)}
+    return trained.without(*DRAWS, *along)
 
 
 def distinct(runs: Iterable[Recorded], *apart: str) -> list[Recorded]:
     """Each run once, the first of those that differ in nothing but what was measured besides, and in `apart`."""
     first: dict[str, Recorded] = {}
     for run in runs:
-        kept = sorted(pair for pair in run.trained.items() if pair[0] not in apart)
-        first.setdefault(repr((run.data, kept)), run)
+        first.setdefault(repr((run.data, sorted(run.trained.without(*apart).items()))), run)
     return list(first.values())
 
 
-def differing(runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The dotted keys in which settings differ, in the order in which they come."""
+def differing(runs: Iterable[Settings]) -> list[str]:
+    """The dotted keys in which settings differ, in the order in which they come. A key that is nowhere given differs
+    with the constructor that it is a default of, and is not named besides."""
     runs = list(runs)
-    keys = dict.fromkeys(key for settings in runs for key in settings)
-    return [key for key in keys if len({repr(settings.get(key)) for settings in runs}) > 1]
+    given = {key for settings in runs for key in settings.given}
+    keys = [key for key in dict.fromkeys(key for settings in runs for key in settings) if key in given]
+    return [key for key in keys if len({repr(settings.get(key, ABSENT)) for settings in runs}) > 1]
+
+
+def said(key: str, value: Any) -> str:
+    """A setting in words."""
+    return f"{key.removesuffix('._target_')}={shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """A setting's value as in YAML; a constructor of fedexp's goes by its own name."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    text = str(value)
+    return text.rpartition(".")[2] if text.startswith("fedexp.") else text

@@ -1,20 +1,62 @@
-"""A page as terminal text, Markdown and LaTeX."""
+"""A page as terminal text, Markdown and LaTeX, and all files of a report."""
 
+import io
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedexp import files
+from fedexp.errors import ConfigError
+from fedexp.report.html import html
 from fedexp.report.page import Entry, Page, Sheet
 
 
+def write(page: Page, to: Path) -> list[str]:
+    """All files of a report: their endings. Raises ConfigError where they cannot be written."""
+    texts = {"md": markdown(page), "csv": page.records.to_csv(index=False), "tex": latex(page), "html": html(page)}
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for kind, text in texts.items():
+            files.write_text(to / f"{page.name}.{kind}", text)
+        for picture in page.pictures:
+            if picture.draw is not None:
+                _draw(picture.draw(), to / picture.name)
+    except OSError as error:
+        raise ConfigError("--to", to, f"cannot be written to ({error})") from error
+    drawn = any(picture.draw is not None for picture in page.pictures)
+    return [*texts, *(("png", "pdf") if drawn else ())]
+
+
+def _draw(figure: Figure, path: Path) -> None:
+    """As png and pdf."""
+    for kind in ("png", "pdf"):
+        held = io.BytesIO()
+        figure.savefig(held, format=kind, dpi=150)
+        files.write_bytes(path.with_name(f"{path.name}.{kind}"), held.getvalue())
+
+
 def terminal(page: Page, console: Console) -> None:
+    """Names fold where the terminal is narrow; numbers stay whole."""
     console.print(f"[bold]{escape(page.title)}[/bold]")
     for line in page.lead:
         console.print(escape(line))
-    for sheet in page.sheets:
-        table = Table(title=sheet.title, title_justify="left", caption=sheet.caption or None, caption_justify="left")
+    for sheet in map(Sheet.narrow, page.sheets):
+        console.print()
+        caption = escape(sheet.caption) or None
+        look: dict[str, Any] = {
+            "title_justify": "left",
+            "caption_justify": "left",
+            "box": box.SIMPLE_HEAD,
+            "pad_edge": False,
+        }
+        table = Table(title=sheet.title, caption=caption, title_style="bold", **look)
         for number, name in enumerate(sheet.header):
-            table.add_column(escape(name), no_wrap=number == 0)
+            table.add_column(escape(name), no_wrap=number > 0, overflow="fold", justify="right" if number else "left")
         for row in sheet.rows:
             table.add_row(*(_rich(entry) for entry in row))
         console.print(table)
@@ -29,50 +71,54 @@ def _rich(entry: Entry) -> str:
 
 
 def markdown(page: Page) -> str:
-    parts = [f"## {page.title}", *page.lead]
-    for sheet in page.sheets:
-        parts += [f"### {sheet.title}", _markdown_sheet(sheet)]
+    parts = [f"## {_plain_markdown(page.title)}", *map(_plain_markdown, page.lead)]
+    for sheet in map(Sheet.narrow, page.sheets):
+        parts += [f"### {_plain_markdown(sheet.title)}", _markdown_sheet(sheet)]
         if sheet.caption:
-            parts.append(sheet.caption)
+            parts.append(_plain_markdown(sheet.caption))
     if page.notes:
         parts.append("\n".join(f"- {_plain_markdown(note)}" for note in page.notes))
     return "\n\n".join(parts) + "\n"
 
 
 def _markdown_sheet(sheet: Sheet) -> str:
-    lines = [sheet.header, ["---"] * len(sheet.header)]
+    lines = [list(map(_plain_markdown, sheet.header)), ["---"] * len(sheet.header)]
     lines += [[_marked(entry) for entry in row] for row in sheet.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _marked(entry: Entry) -> str:
     sign = {"best": "**", "second": "_"}.get(entry.mark, "")
     main = f"{sign}{_plain_markdown(entry.main)}{sign}" if entry.main else ""
-    return f"{main} {entry.aside}".strip()
+    return f"{main} {_plain_markdown(entry.aside)}".strip()
+
+
+_MARKDOWN = str.maketrans({
+    **{sign: f"\\{sign}" for sign in "\\`*_[]|"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r": " ",
+})  # fmt: skip
 
 
 def _plain_markdown(text: str) -> str:
-    return text.replace("*", "\\*").replace("_", "\\_")
+    """Text that is shown as it is: no name in it makes a link, a picture, or HTML."""
+    return text.translate(_MARKDOWN)
 
 
 def latex(page: Page) -> str:
     """Tables for a document that uses booktabs."""
-    parts = [f"% {page.title}", *(f"% {line}" for line in page.lead), "% \\usepackage{booktabs}"]
-    for number, sheet in enumerate(page.sheets):
-        lines = [
-            "\\begin{table}", "\\centering", f"\\caption{{{_tex(_caption(page, sheet))}}}",
-            f"\\label{{tab:{page.name}_{number + 1}}}", f"\\begin{{tabular}}{{l{'c' * (len(sheet.header) - 1)}}}",
-            "\\toprule", " & ".join(map(_tex, sheet.header)) + " \\\\", "\\midrule",
-            *(" & ".join(_tex_entry(entry) for entry in row) + " \\\\" for row in sheet.rows),
-            "\\bottomrule", "\\end{tabular}", "\\end{table}",
-        ]  # fmt: skip
-        parts.append("\n".join(lines))
-    parts += [f"% {note}" for note in page.notes]
+    parts = [_tex_comment(line) for line in (page.title, *page.lead, "\\usepackage{booktabs}")]
+    for number, sheet in enumerate(map(Sheet.narrow, page.sheets)):
+        style = sheet.entries().style.format(_tex_entry).format_index(_tex, axis=0).format_index(_tex, axis=1)
+        caption, label = f"{page.title}. {sheet.title}. {sheet.caption}".strip(), f"tab:{page.name}_{number + 1}"
+        parts.append(style.to_latex(
+            hrules=True, position_float="centering", caption=_tex(caption), label=label,
+            column_format="l" + "c" * (len(sheet.header) - 1),
+        ).strip())  # fmt: skip
+    parts += map(_tex_comment, page.notes)
     return "\n".join(parts) + "\n"
 
 
-def _caption(page: Page, sheet: Sheet) -> str:
-    return f"{page.title}. {sheet.title}. {sheet.caption}".strip()
+def _tex_comment(text: str) -> str:
+    return f"% {' '.join(text.split())}"
 
 
 def _tex_entry(entry: Entry) -> str:
@@ -81,13 +127,12 @@ def _tex_entry(entry: Entry) -> str:
     return f"{main} {{\\scriptsize {_tex(entry.aside)}}}" if entry.aside else main
 
 
-_TEX = {
+_TEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$\dagger$",
-    "\u2013": "--", "\u2212": "$-$",
-    "|": r"$|$", "<": "$<$", ">": "$>$",
-}  # fmt: skip
+    "\u2013": "--", "\u2212": "$-$", "|": r"$|$", "<": "$<$", ">": "$>$", "\n": " ", "\r": " ",
+})  # fmt: skip
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(letter, letter) for letter in text)
+    return text.translate(_TEX)

@@ -16,18 +16,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedexp.record import files
-from fedexp.report.runs import Recorded, differing, distinct, protocol, read
+from fedexp import files
+from fedexp.record.status import Status
+from fedexp.record.terminal import log_to_terminal
+from fedexp.report.runs import Recorded, differing, distinct, protocol, read, said
 
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"
-_LENGTH = ("rounds", "evaluate_every")  # of no effect on what a round before the end measured
+_LENGTH = ("rounds", "evaluate.every")  # of no effect on what a round before the end measured
 
 
 def read_runs(folders: list[Path]) -> pd.DataFrame:
     """A row a finished run in or below `folders`: what the figures select by, and what came out."""
     found = sorted({file.parent for folder in folders for file in folder.rglob("result.json")})
-    return pd.DataFrame([_row(run) for run in read(*found) if run.status == "finished"])
+    return pd.DataFrame([_row(run) for run in read(*found) if run.status == Status.FINISHED])
 
 
 def _row(run: Recorded) -> dict[str, Any]:
@@ -189,19 +191,13 @@ def _labels(runs: pd.DataFrame, name: str, along: tuple[str, ...] = (), told: tu
     values: dict[str, set[str]] = {}
     for key, value in (pair for each in protocols for pair in each.items()):
         values.setdefault(key, set()).add(repr(value))
-    across = {key for key, there in values.items() if len(there) > 1 and not key.startswith(told)}
+    across = {key for key in differing(protocols) if len(values[key]) > 1 and not key.startswith(told)}
     within = {own: differing(each for each, its in zip(protocols, names) if its == own) for own in set(names)}
     labels = [
-        ", ".join([own, *(_said(key, each[key]) for key in each if key in across or key in within[own])])
+        ", ".join([own, *(said(key, each[key]) for key in each if key in across or key in within[own])])
         for each, own in zip(protocols, names)
     ]
     return pd.Series(labels, index=runs.index)
-
-
-def _said(key: str, value: Any) -> str:
-    """A constructor of fedexp's goes by its own name."""
-    short = str(value).rpartition(".")[2] if str(value).startswith("fedexp.") else value
-    return f"{key.removesuffix('._target_')}={short}"
 
 
 def _error_bars(axes: Axes, runs: pd.DataFrame, labels: pd.Series, x: str, y: str) -> None:
@@ -242,6 +238,7 @@ def main(words: list[str] | None = None) -> int:
     chosen = parser.parse_args(words)
     if chosen.synchronisation < 1:
         parser.error(f"--synchronisation={chosen.synchronisation}: must be at least 1")
+    log_to_terminal()
     runs = read_runs(chosen.folders)
     if runs.empty:
         print(f"fedexp.report.zhao: no finished runs below {', '.join(map(str, chosen.folders))}", file=sys.stderr)
@@ -251,10 +248,11 @@ def main(words: list[str] | None = None) -> int:
         if figure is None:
             print(f"{name}: no runs for it")
             continue
-        path = chosen.to / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, lambda file, figure=figure: figure.savefig(file, dpi=150, format="png"))
-        print(path)
+        chosen.to.mkdir(parents=True, exist_ok=True)
+        for kind in ("png", "pdf"):
+            path = chosen.to / f"{name}.{kind}"
+            files.write(path, partial(figure.savefig, dpi=150, format=kind))
+            print(path)
     return 0
 
 

@@ -1,127 +1,232 @@
 """FedCat: the chain by hand, dispatch, counts, groups, cycles, and that its ablations reduce to FedAvg."""
 
-import torch
-from worlds import by_hand, gap, make_engine, make_model, make_world, play
+import multiprocessing
+from dataclasses import dataclass
 
+import pytest
+import torch
+from worlds import (
+    assert_mechanisms_agree,
+    assert_resumes,
+    by_hand,
+    gap,
+    make_context,
+    make_model,
+    make_world,
+    play,
+    rounds,
+    start,
+)
+
+from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedcat import FedCat
 from fedexp.engine import Local
-from fedexp.measure.communication import traffic
+from fedexp.errors import ConfigError
+from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
+from fedexp.round import first_models, one_round, personal_models
+from fedexp.selection.full import Full
+from fedexp.server_optimizer.momentum import Momentum
 
 LOCAL = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0)
 
 
-def test_a_cycle_by_hand():
-    """Two copies, two devices of 3 and 9 examples: each copy visits both, in either order; then the plain mean."""
-    world = make_world([3, 9])
-    model = make_model("linear", world)
-    start = model.params()
-    algorithm, engine = FedCat(2, LOCAL), make_engine(model, world, LOCAL)
-    state = algorithm.init(world, model, start)
-    state = algorithm.round(state, world, engine, generator(0, "round", 0))
-    assert gap(state, {"params": start}) == 0  # not merged yet: the last merged model is evaluated
-    assert sorted(state["examples"].tolist()) == [3, 9]
-    state = algorithm.round(state, world, engine, generator(0, "round", 1))
+def context(sizes, cohort, **settings):
+    world = make_world(sizes)
+    return make_context(make_model("linear", world), world, LOCAL, cohort, **settings)
+
+
+def groups(algorithm, ctx, number):
+    """Those of a round, asked for as the round itself does."""
+    return algorithm.groups(number, ctx, generator(ctx.seed, "round", number))
+
+
+def merged_by_hand(ctx):
+    """Two copies, two devices: each copy visits both, in either order; then the plain mean."""
     ends = []
     for path in ((0, 1), (1, 0)):
-        params = start
+        params = ctx.model.params()
         for client in path:
-            params = by_hand(model, params, world, client, 0.5)
+            params = by_hand(ctx.model, params, ctx.world, client, 0.5)
         ends.append(params)
-    assert state["examples"].tolist() == [12, 12]
-    for name in start:
-        torch.testing.assert_close(state["params"][name], (ends[0][name] + ends[1][name]) / 2, rtol=0, atol=1e-12)
+    return {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
+
+
+def test_a_cycle_by_hand():
+    """Devices of 3 and 9 examples."""
+    ctx = context([3, 9], 2)
+    first, second = rounds(FedCat(), ctx, 2)
+    assert gap(first.after, {"params": ctx.model.params()}) == 0  # not merged yet: the last merged model is evaluated
+    assert sorted(first.after["examples"].tolist()) == [3, 9]
+    assert second.after["examples"].tolist() == [12, 12]
+    for name, expected in merged_by_hand(ctx).items():
+        torch.testing.assert_close(second.after["params"][name], expected, rtol=0, atol=1e-12)
+
+
+def test_the_server_optimizer_steps_once_a_cycle_along_the_merged_change():
+    """Momentum 0.5: w1 = w0 + D1, w2 = w1 + D2 + D1 / 2, where D is what a cycle changes by without it."""
+    ctx = context([3, 9], 2)
+    algorithm = FedCat(server_optimizer=Momentum(beta=0.5))
+    w = [done.after["params"] for done in rounds(algorithm, ctx, 4)]
+    halfway = rounds(FedCat(), ctx, 4)[1].after
+    again = {**start(FedCat(), ctx), "params": halfway["params"], "round": 2, "counts": halfway["counts"]}
+    plain = rounds(FedCat(), ctx, 2, again)[-1].after["params"]
+    for name, before in ctx.model.params().items():
+        torch.testing.assert_close(w[1][name], merged_by_hand(ctx)[name], rtol=0, atol=1e-12)
+        assert torch.equal(w[2][name], w[1][name])
+        torch.testing.assert_close(w[3][name], plain[name] + (w[1][name] - before) / 2, rtol=0, atol=1e-12)
 
 
 def test_copies_weigh_by_the_examples_that_they_saw():
     """With lambda large and one greedy choice a group, d_i = sum of the sizes on copy i's path."""
-    world = make_world([2, 4, 8, 16])
-    model = make_model("linear", world)
-    algorithm, engine = FedCat(2, LOCAL), make_engine(model, world, LOCAL)
-    state = algorithm.init(world, model, model.params())
-    seen = [[], []]
-    for round in range(2):
-        state = algorithm.round(state, world, engine, generator(5, "round", round))
-        for copy, client in enumerate(engine.drain()[0].ids.tolist()):
-            seen[copy].append(client)
-    expected = [sum(int(world.sizes[client]) for client in path) for path in seen]
-    assert state["examples"].tolist() == expected
-    copies, weight = state["copies"], torch.tensor(expected, dtype=torch.float64)
+    ctx = context([2, 4, 8, 16], 2, seed=5)
+    done = rounds(FedCat(), ctx, 2)
+    paths = torch.stack([each.ids for each in done])
+    expected = ctx.sizes[paths].sum(0)
+    state = done[-1].after
+    assert state["examples"].tolist() == expected.tolist()
+    weight = expected.double()
     for name, value in state["params"].items():
-        torch.testing.assert_close(value, torch.tensordot(weight / weight.sum(), copies[name], 1))
+        torch.testing.assert_close(value, torch.tensordot(weight / weight.sum(), state["copies"][name], 1))
+
+
+def test_a_cycle_begins_at_the_merged_model_and_goes_on_from_the_copies():
+    ctx = context([2, 4, 8, 16], 2)
+    done = rounds(FedCat(), ctx, 4)
+    for number, each in enumerate(done):
+        received = FedCat().download(each.before, each.ids, ctx)["model"]["head.weight"]
+        assert torch.equal(received[0], received[1]) == (number % 2 == 0)
+        assert torch.equal(received, done[number - 1].models["head.weight"]) == (number % 2 == 1)
+    assert done[2].after["examples"].tolist() == ctx.sizes[done[2].ids].tolist()  # counted anew
 
 
 def test_dispatch_counts_and_groups():
     """Copy i goes to group (offset + i) mod K, so it meets each group once a cycle; counts are by offset."""
-    world = make_world([4] * 10)
-    model = make_model("linear", world)
-    algorithm, engine = FedCat(3, LOCAL), make_engine(model, world, LOCAL)
-    state = algorithm.init(world, model, model.params())
+    ctx, algorithm = context([4] * 10, 3), FedCat()
+    done = rounds(algorithm, ctx, 12)
     for cycle in range(4):
-        visited = []
-        for offset in range(3):
-            state = algorithm.round(state, world, engine, generator(0, "round", cycle * 3 + offset))
-            ids = engine.drain()[0].ids
-            visited.append(state["groups"][ids].tolist())
+        numbers = range(cycle * 3, cycle * 3 + 3)
+        of = [groups(algorithm, ctx, number) for number in numbers]
+        visited = [group[done[number].ids].tolist() for group, number in zip(of, numbers)]
         assert visited == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-        assert sorted(torch.bincount(state["groups"]).tolist()) == [3, 3, 4]
-    assert state["counts"].sum(0).tolist() == [12, 12, 12]  # K devices at each of 4 rounds with this offset
-    assert state["counts"].shape == (10, 3)
+        assert all(sorted(torch.bincount(group).tolist()) == [3, 3, 4] for group in of)
+    counts = done[-1].after["counts"]
+    assert counts.sum(0).tolist() == [12, 12, 12]  # K devices at each of 4 rounds with this offset
+    assert counts.shape == (10, 3)
 
 
 def test_greedy_selection_takes_part_evenly():
     """epsilon = 1 and one group of 6 for ever: every device has had its turn before any has two."""
-    world = make_world([4] * 6)
-    algorithm = FedCat(1, LOCAL, epsilon=1.0)
-    model = make_model("linear", world)
-    engine, state = make_engine(model, world, LOCAL), algorithm.init(world, model, model.params())
-    for round in range(12):
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-        assert state["counts"].max() - state["counts"].min() <= 1
-    assert state["counts"].flatten().tolist() == [2] * 6
+    done = rounds(FedCat(epsilon=1.0), context([4] * 6, 1), 12)
+    for each in done:
+        assert each.after["counts"].max() - each.after["counts"].min() <= 1
+    assert done[-1].after["counts"].flatten().tolist() == [2] * 6
 
 
 def test_sampling_weight_is_one_over_the_root_of_count_plus_one():
     """epsilon = 0, counts 0 and 8: probabilities 1 : 1/3."""
-    algorithm = FedCat(1, LOCAL, epsilon=0.0)
-    state = {"groups": torch.zeros(2, dtype=torch.int64), "counts": torch.tensor([[0], [8]]), "round": 0}
-    draws = [int(algorithm._from_group(state, 0, 0, generator(0, "t", i))) for i in range(4000)]
+    ctx = context([4, 4], 1)
+    state = {"counts": torch.tensor([[0], [8]]), "round": 0}
+    draws = [int(FedCat(epsilon=0.0).select(state, ctx, generator(0, "t", i))) for i in range(4000)]
     assert abs(sum(draws) / 4000 - 0.25) < 0.03
 
 
 def test_regrouping_waits_lambda_cycles():
-    world = make_world([4] * 8)
-    model = make_model("linear", world)
-    algorithm, engine = FedCat(2, LOCAL, cycles_per_grouping=2), make_engine(model, world, LOCAL)
-    state, groups = algorithm.init(world, model, model.params()), []
-    for round in range(8):
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-        groups.append(state["groups"].tolist())
-    assert groups[0] == groups[3]
-    assert groups[3] != groups[4] == groups[7]
+    ctx, algorithm = context([4] * 8, 2), FedCat(cycles_per_grouping=2)
+    of = [groups(algorithm, ctx, number).tolist() for number in range(8)]
+    assert of[0] == of[1] == of[2] == of[3]
+    assert of[3] != of[4] == of[5] == of[6] == of[7]
+
+
+def test_grouping_comes_before_selection_in_a_rounds_draws():
+    """The permutation of a grouping is the first draw of the round that begins it."""
+    ctx, algorithm = context([4] * 8, 2), FedCat(cycles_per_grouping=2)
+    gen = generator(ctx.seed, "round", 4)
+    expected = (torch.arange(8) % 2)[torch.randperm(8, generator=gen)]
+    assert groups(algorithm, ctx, 6).tolist() == expected.tolist()
+    drawn = [float(torch.rand((), generator=gen))]  # of the first group: greedy or by weight
+    gen = generator(ctx.seed, "round", 4)
+    algorithm.groups(4, ctx, gen)
+    assert drawn == [float(torch.rand((), generator=gen))]
 
 
 def test_without_grouping_and_concatenation_it_is_fedavg():
-    cat = play(lambda k, local: FedCat(k, local, grouping=False, concatenation=False), "norm", count=4)
-    avg = play(lambda k, local: FedAvg(k, local), "norm", count=4)
+    cat = play(FedCat(grouping=False, concatenation=False), "norm", count=4)
+    avg = play(FedAvg(), "norm", count=4)
     assert gap(cat, avg) == 0
+    assert cat.keys() == avg.keys()
 
 
 def test_gc_merges_every_round_and_dc_does_not():
-    start = play(lambda k, local: FedAvg(k, local), count=0)
-    gc = play(lambda k, local: FedCat(k, local, concatenation=False), count=1)
-    dc = play(lambda k, local: FedCat(k, local, grouping=False), count=2)
-    assert gap(gc, start) > 1e-4
-    assert gap(dc, start) == 0
-    assert gap(play(lambda k, local: FedCat(k, local, grouping=False), count=3), start) > 1e-4
+    w0 = {"params": make_model("cnn", make_world(shape=(3, 8, 8))).params()}
+    assert gap(play(FedCat(concatenation=False), count=1), w0) > 1e-4
+    assert gap(play(FedCat(grouping=False), count=2), w0) == 0
+    assert gap(play(FedCat(grouping=False), count=3), w0) > 1e-4
 
 
 def test_bytes_are_fedavgs():
     world = make_world()
-    model = make_model("cnn", world)
-    local = Local(epochs=1, batch_size=8)
-    engine, algorithm = make_engine(model, world, local), FedCat(3, local)
-    algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    ctx = make_context(make_model("cnn", world), world, Local(epochs=1, batch_size=8))
     size = (4 * 9 + 4 + 36 * 4 + 4) * 8
-    assert traffic(engine.drain()) == (3 * size, 3 * size)
+    for done in rounds(FedCat(), ctx, 4):
+        assert (done.bytes_up, done.bytes_down) == (3 * size, 3 * size)
+
+
+def test_any_client_uses_the_last_merged_model_and_a_device_receives_its_copy():
+    """Between merges; all ten clients are asked, not the three of a round."""
+    ctx = context([4] * 10, 3)
+    done = rounds(FedCat(), ctx, 5)
+    now, clients = done[-1], torch.arange(10)
+    assert gap({"params": now.after["params"]}, {"params": done[2].after["params"]}) == 0
+    for params in personal_models(FedCat(), now.after, clients, ctx):
+        assert gap({"params": params}, {"params": done[2].after["params"]}) == 0
+    copies = first_models(now)
+    for row, params in enumerate(copies):
+        assert gap({"params": params}, {"params": tree.take(done[3].models, row)}) == 0
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedCat(), FedCat(concatenation=False), FedCat(grouping=False)], ids=["fedcat", "gc", "dc"]
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_mechanisms_agree(algorithm, workers):
+    assert_mechanisms_agree(algorithm, "norm", count=4, workers=workers)
+
+
+def test_workers_stay_for_a_whole_cycle_and_the_next():
+    """A cycle's first round sends the same model to all, its others different ones; workers serve both."""
+    ctx, algorithm = context([4] * 6, 3, workers=2), FedCat()
+    before, state, served = set(multiprocessing.active_children()), start(algorithm, ctx), []
+    for _ in range(5):
+        state = one_round(algorithm, state, ctx).after
+        served.append({child.pid for child in set(multiprocessing.active_children()) - before})
+    ctx.engine.close()
+    assert len(served[0]) == 2 and all(pids == served[0] for pids in served)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cycles_per_grouping": 2}, {"grouping": False}, {"concatenation": False}])
+def test_resumes(settings):
+    """Within a cycle, and within a grouping that began three rounds before."""
+    assert_resumes(FedCat(**settings), "norm", count=5)
+
+
+def test_what_would_break_its_groups_or_its_copies_is_refused():
+    @dataclass(frozen=True)
+    class Noise(NoPrivacy):
+        scale: float = 1.0
+
+    ctx = context([4] * 3, 3)
+    FedCat(selection=Full(), grouping=False).check(ctx)
+    with pytest.raises(ConfigError, match=r"^selection=.*grouping=false"):
+        FedCat(selection=Full()).check(ctx)
+    for switch in ("grouping", "concatenation"):
+        with pytest.raises(ConfigError, match=r"^privacy=.*privacy=none"):
+            FedCat(privacy=Noise(), **{switch: False}).check(ctx)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ConfigError, match=r"algorithm\.epsilon=1.5"):
+        FedCat(epsilon=1.5)
+    with pytest.raises(ConfigError, match=r"algorithm\.cycles_per_grouping=0"):
+        FedCat(cycles_per_grouping=0)

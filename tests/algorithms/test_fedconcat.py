@@ -1,59 +1,77 @@
 """FedConcat: its three stages, its bytes against the closed form, resuming in each stage."""
 
-import io
-from functools import partial
+from dataclasses import replace
 
 import pytest
 import torch
-from program import only_folder, result, run
 from torch.utils.flop_counter import FlopCounterMode
-from worlds import LOCAL, assert_mechanisms_agree, gap, make_engine, make_model, make_world, play
+from worlds import (
+    LOCAL,
+    assert_mechanisms_agree,
+    assert_resumes,
+    gap,
+    make_context,
+    make_model,
+    make_world,
+    play,
+    run_stages,
+)
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.algorithms.fedconcat import FedConcat, concatenate, encoders, head
+from fedexp.algorithms.fedconcat import FedConcat, concatenate, encoders, first_head, head
 from fedexp.algorithms.fedsoft import FedSoft
 from fedexp.algorithms.fesem import FeSEM
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.label_clusters import LabelClusters
+from fedexp.bounds import check_values
 from fedexp.data import Transform
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.measure import accuracy
-from fedexp.measure.communication import traffic
-from fedexp.models import Model
+from fedexp.models import Classifier, Model
 from fedexp.models.simple import simple_cnn
-from fedexp.randomness import generator
 
 STAGES = {
-    "counted": partial(LabelClusters, clusters=2),
-    "noisy": partial(LabelClusters, clusters=2, labels="noisy"),
-    "random_inputs": partial(LabelClusters, clusters=2, labels="random_inputs", random_inputs=100),
-    "bias": partial(LabelClusters, clusters=2, labels="bias"),
-    "balanced": partial(LabelClusters, clusters=2, balanced=True),
-    "ifca": partial(Ifca, clusters=3),
-    "fedsoft": partial(FedSoft, clusters=2),
-    "fesem": partial(FeSEM, clusters=2),
+    "counted": LabelClusters(clusters=2),
+    "noisy": LabelClusters(clusters=2, labels="noisy"),
+    "random_inputs": LabelClusters(clusters=2, labels="random_inputs", random_inputs=100),
+    "bias": LabelClusters(clusters=2, labels="bias"),
+    "balanced": LabelClusters(clusters=2, balanced=True),
+    "ifca": Ifca(clusters=3),
+    "fedsoft": FedSoft(clusters=2),
+    "fesem": FeSEM(clusters=2),
 }
 
 SHIFTED = Transform(crop=8, pad=2, flip=True)
 
 
 def make(name="counted", **settings):
-    settings = {"encoder_rounds": 2, **settings}
-    return lambda k, local: FedConcat(k, local, clustering=STAGES[name], **settings)
+    return FedConcat(**{"clustering": STAGES[name], "encoder_rounds": 2, **settings})
+
+
+def after(count, kind="cnn", cohort=6, transform=None, name="counted", **settings):
+    """(the State after so many rounds, all Rounds, the context that the run was given)."""
+    world = make_world(transform=transform)
+    ctx = make_context(make_model(kind, world), world, LOCAL, cohort, count)
+    state, done = run_stages(make(name, **settings), ctx)
+    return state, [each for _, each in done], ctx
+
+
+def traffic(done):
+    return [(each.bytes_up, each.bytes_down) for each in done]
 
 
 @pytest.mark.parametrize("kind", ["cnn", "norm"])
 @pytest.mark.parametrize("name", STAGES)
-def test_stack_equals_one_by_one(name, kind):
+def test_mechanisms_agree(name, kind):
     """Two encoder rounds and two classifier rounds."""
-    alone, stack = (play(make(name), kind, mechanism, count=4) for mechanism in ("apart", "together"))
+    alone, stack = (play(make(name), kind, mechanism, count=4) for mechanism in ("workers", "vectorized"))
     assert gap(alone, stack) < 1e-9
     assert torch.equal(alone["assigned"], stack["assigned"])
 
 
-@pytest.mark.parametrize("mechanism", ["apart", "together"])
+@pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
 def test_augmented_features_come_anew_and_without_augmentation_are_the_same(mechanism):
     cached, anew = (play(make(augmented=value), "norm", mechanism, count=4) for value in (False, True))
     assert gap(cached, anew) < 1e-12
@@ -65,23 +83,23 @@ def test_augmented_features_come_anew_and_without_augmentation_are_the_same(mech
 
 
 @pytest.mark.parametrize("kind", ["cnn", "norm"])
-def test_over_augmented_images_stack_equals_one_by_one(kind):
+def test_over_augmented_images_mechanisms_agree(kind):
     assert_mechanisms_agree(make(augmented=True), kind, count=4, transform=SHIFTED)
 
 
 @pytest.mark.parametrize("augmented", [False, True])
 def test_workers_equal_this_process(augmented):
     alone, workers = (
-        play(make(augmented=augmented), "norm", "apart", n, torch.float32, transform=SHIFTED, count=4) for n in (1, 2)
+        play(make(augmented=augmented), "norm", "workers", n, torch.float32, transform=SHIFTED, count=4) for n in (1, 2)
     )
     assert gap(alone, workers) < 1e-5
 
 
 def test_one_cluster_is_fedavg_until_the_head_is_new():
     """And then the encoder rests while FedAvg's moves on."""
-    one = partial(LabelClusters, clusters=1)
-    states = [play(lambda k, local: FedConcat(k, local, one, 2), count=count)["params"] for count in (2, 4)]
-    fedavg = play(lambda k, local: FedAvg(k, local), count=2)["params"]
+    one = make(clustering=LabelClusters(clusters=1))
+    states = [play(one, count=count)["params"] for count in (2, 4)]
+    fedavg = play(FedAvg(), count=2)["params"]
     for name, leaf in fedavg.items():
         torch.testing.assert_close(states[0][name][0], leaf, rtol=0, atol=1e-12)
     for name in encoders(fedavg):
@@ -89,40 +107,45 @@ def test_one_cluster_is_fedavg_until_the_head_is_new():
     assert float((states[1]["head.weight"] - fedavg["head.weight"]).abs().max()) > 1e-2
 
 
-def set_up(world=None, kind="cnn", k=6, **settings):
-    world = world or make_world()
-    model = make_model(kind, world)
-    algorithm = make(**settings)(k, LOCAL)
-    engine = make_engine(model, world, LOCAL)
-    return algorithm, world, model, engine, algorithm.init(world, model, model.params())
-
-
-def advance(algorithm, state, world, engine, count):
-    for _ in range(count):
-        state = algorithm.round(state, world, engine, generator(0, "round", state["round"]))
-    return state
-
-
 def test_classifier_started_from_heads_is_the_sum_of_the_clusters_logits():
-    algorithm, world, model, engine, state = set_up(classifier_start="heads")
-    state = advance(algorithm, state, world, engine, 2)
-    x = world.prepare_test(slice(None))
-    before = algorithm.predict(state, model, x)
-    joined = {**encoders(state["params"]), **algorithm._first_head(state["params"], engine)}
-    torch.testing.assert_close(algorithm.predict({**state, "round": 3, "params": joined}, model, x), before)
-    both = [model(tree.take(state["params"], row), x, training=False) for row in (0, 1)]
+    state, _, ctx = after(2)
+    algorithm = make(classifier_start="heads")
+    x = ctx.world.prepare_test(slice(None))
+    before = algorithm.predict(state, ctx.model, x)
+    both = [ctx.model(tree.take(state["params"], row), x, training=False) for row in (0, 1)]
     torch.testing.assert_close(before, both[0] + both[1])
+    joined = algorithm.concatenated(algorithm.stages(ctx)[1].algorithm, state, ctx)
+    torch.testing.assert_close(algorithm.predict(joined, ctx.model, x), before)
 
 
 def test_random_classifier_is_a_fresh_linear_layer():
-    algorithm, world, _, engine, state = set_up()
-    state = advance(algorithm, state, world, engine, 2)
-    first = algorithm._first_head(state["params"], engine)
+    state, _, _ = after(2)
+    first = first_head(state["params"], "random", seed=0)
     assert first["head.weight"].shape == (4, 2 * 36)
     assert first["head.bias"].shape == (4,)
     assert 0.9 * 72**-0.5 < float(first["head.weight"].abs().max()) <= 72**-0.5  # U(-1/sqrt(72), 1/sqrt(72))
-    again = algorithm._first_head(state["params"], engine)
-    assert torch.equal(first["head.weight"], again["head.weight"])
+
+
+def test_the_random_classifier_is_the_seed_s_alone():
+    """Whatever PyTorch's own generator is at, which it leaves where it is: a resumed run makes the same."""
+    state, _, _ = after(2)
+    heads = []
+    for own in (0, 1):
+        torch.manual_seed(own)
+        heads.append(first_head(state["params"], "random", seed=0)["head.weight"])
+        assert torch.initial_seed() == own
+    assert torch.equal(*heads)
+    other = first_head(state["params"], "random", seed=1)["head.weight"]
+    assert float((other - heads[0]).abs().max()) > 1e-3
+
+
+def test_a_head_without_a_bias_stays_without():
+    world = make_world()
+    net = make_model("cnn", world).net
+    model = Model(Classifier(net.encoder, torch.nn.Linear(36, 4, bias=False).double()))
+    state, done = run_stages(make(), make_context(model, world, LOCAL, rounds=4))
+    assert set(head(state["params"])) == {"head.weight"}
+    assert [name for name, _ in done[-1][1].ctx.model.net.named_parameters()] == ["head.weight"]
 
 
 def test_a_classifier_round_by_hand():
@@ -130,12 +153,11 @@ def test_a_classifier_round_by_hand():
     world = make_world([4, 8])
     local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0, weight_decay=0.3)
     model = make_model("norm", world)
-    algorithm = FedConcat(2, local, STAGES["counted"], 1, classifier_steps=1, classifier_weight_decay=0.1)
-    engine = make_engine(model, world, local)
-    state = advance(algorithm, algorithm.init(world, model, model.params()), world, engine, 1)
-    start = algorithm._first_head(state["params"], engine)
-    models = [tree.take(state["params"], row) for row in (0, 1)]
-    state = advance(algorithm, state, world, engine, 1)
+    algorithm = make(encoder_rounds=1, classifier_steps=1, classifier_weight_decay=0.1)
+    _, done = run_stages(algorithm, make_context(model, world, local, cohort=2, rounds=2))
+    last, state = (each.after["params"] for _, each in done)
+    start = first_head(last, "random", seed=0)
+    models = [tree.take(last, row) for row in (0, 1)]
     expected = {name: torch.zeros_like(leaf) for name, leaf in start.items()}
     for client in (0, 1):
         x = world.prepare(world.of(client))
@@ -146,40 +168,41 @@ def test_a_classifier_round_by_hand():
         for name, leaf in (("head.weight", weight), ("head.bias", bias)):
             expected[name] += (leaf - 0.5 * (leaf.grad + 0.1 * leaf)).detach() / 2
     for name, leaf in expected.items():
-        torch.testing.assert_close(state["params"][name], leaf, rtol=0, atol=1e-12)
+        torch.testing.assert_close(state[name], leaf, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("transform", [None, SHIFTED])
 @pytest.mark.parametrize("augmented", [False, True])
-def test_test_features_are_kept_and_give_the_same_accuracy(augmented):
-    algorithm, world, model, engine, state = set_up(kind="norm", augmented=augmented)
-    for count in (2, 1):
-        state = advance(algorithm, state, world, engine, count)
-        direct = accuracy.test(lambda x, state=state: algorithm.predict(state, model, x), world)
-        kept = accuracy.test(*algorithm.examined(state, engine))
+def test_test_features_are_computed_once_and_give_the_same_accuracy(augmented, transform):
+    algorithm = make(augmented=augmented)
+    state, done, ctx = after(4, "norm", transform=transform, augmented=augmented)
+    for each in done:
+        direct = accuracy.test(lambda x, each=each: algorithm.predict(each.after, ctx.model, x), ctx.world)
+        kept = accuracy.test(lambda x, each=each: each.algorithm.predict(each.after, each.ctx.model, x), each.ctx.world)
         torch.testing.assert_close(kept, direct)
-    assert algorithm.examined(state, engine)[1].test_x.shape == (40, 2 * 36)
-    assert len(engine.siblings) == 1 + augmented  # made once
+    within = done[-1].ctx.world
+    assert within.prepare_test(slice(None)).shape == (40, 2 * 36)
+    assert within.shape == ((1, 8, 8) if augmented and transform else (2 * 36,))
+    assert gap(state, done[-1].after) == 0
+
+
+@pytest.mark.parametrize("transform", [None, SHIFTED])
+def test_over_images_the_head_sees_the_same_features_as_in_evaluation(transform):
+    """Un-augmented training images, through the frozen encoders, or as they were computed."""
+    state, done, ctx = after(3, "norm", transform=transform, augmented=True)
+    rows = torch.arange(5)
+    found = done[-1].ctx.model(head(state["params"]), done[-1].ctx.world.prepare(rows), training=False)
+    expected = make().predict(state, ctx.model, ctx.world.prepare(rows))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"name": name} for name in ("counted", "random_inputs", "fedsoft", "fesem")] + [{"augmented": True}],
+    [{"name": name} for name in ("counted", "random_inputs", "ifca", "fedsoft", "fesem")] + [{"augmented": True}],
     ids=str,
 )
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_resuming_in_each_stage_goes_on_to_the_same_weights(stop, settings):
-    """A new algorithm and a new engine, given only the saved State: nothing else carries memory."""
-    whole = play(make(**settings), "norm", transform=SHIFTED, count=4)
-    algorithm, engine = make(**settings)(3, LOCAL), None
-    world = make_world(shape=(3, 8, 8), transform=SHIFTED)
-    model = make_model("norm", world)
-    engine = make_engine(model, world, LOCAL)
-    saved = io.BytesIO()
-    torch.save(advance(algorithm, algorithm.init(world, model, model.params()), world, engine, stop), saved)
-    saved.seek(0)
-    state = torch.load(saved, weights_only=True)
-    state = advance(make(**settings)(3, LOCAL), state, world, make_engine(model, world, LOCAL), 4 - stop)
-    assert gap(whole, state) == 0
+def test_resuming_in_each_stage_and_between_them_goes_on_to_the_same_weights(settings):
+    assert_resumes(make(**settings), "norm", transform=SHIFTED)
 
 
 def published_bytes(model_entries, head_entries, clusters, encoder_rounds, classifier_rounds):
@@ -195,15 +218,11 @@ def test_bytes_are_the_closed_form(labels):
     The concatenated head is sent as it is, with one bias: K m counts K of them, C (K - 1) entries more.
     """
     world = make_world([4] * 10, classes=10, shape=(1, 28, 28), dtype=torch.float32)
-    model = Model(simple_cnn((1, 28, 28), 10))
     local = Local(epochs=1, batch_size=64)
-    stages = partial(LabelClusters, clusters=5, labels=labels, random_inputs=10)
-    algorithm, engine = FedConcat(10, local, stages, encoder_rounds=2), make_engine(model, world, local)
-    state, measured = algorithm.init(world, model, model.params()), []
-    for _ in range(4):
-        state = advance(algorithm, state, world, engine, 1)
-        measured.append(sum(traffic(engine.drain())))
-    first, encoder, opening, classifier = measured
+    ctx = make_context(Model(simple_cnn((1, 28, 28), 10)), world, local, 10, rounds=4, precision="float32")
+    clustering = LabelClusters(clusters=5, labels=labels, random_inputs=10)
+    _, done = run_stages(FedConcat(clustering=clustering, encoder_rounds=2), ctx)
+    first, encoder, opening, classifier = (each.bytes_up + each.bytes_down for _, each in done)
     whole, small, clients, classes = 44_426, 850, 10, 10
     assert first == encoder + (clients * classes * 4 if labels == "counted" else 0)
     assert encoder == clients * 4 * 2 * whole
@@ -219,21 +238,19 @@ def test_bytes_are_the_closed_form(labels):
 @pytest.mark.parametrize("name", ["counted", "random_inputs"])
 def test_everyone_sends_labels_and_gets_encoders_however_few_take_part(name):
     """Two of six in a round: bytes (up, down) of the first, an encoder round, the first of the head, another."""
-    algorithm, world, model, engine, state = set_up(name=name, k=2)
-    measured = []
-    for _ in range(4):
-        state = advance(algorithm, state, world, engine, 1)
-        measured.append(traffic(engine.drain()))
-    whole, encoder = (tree.size_in_bytes(part) for part in (model.params(), encoders(model.params())))
+    state, done, ctx = after(4, cohort=2, name=name)
+    whole, encoder = (tree.size_in_bytes(part) for part in (ctx.model.params(), encoders(ctx.model.params())))
     small = tree.size_in_bytes(head(state["params"]))
     first = (2 * whole + 6 * 4 * 4, 2 * whole) if name == "counted" else (6 * whole, 6 * whole)  # shares, or models
-    assert measured == [first, (2 * whole, 2 * whole), (2 * small, 2 * small + 6 * 2 * encoder), (2 * small, 2 * small)]
+    assert traffic(done) == [
+        first, (2 * whole, 2 * whole), (2 * small, 2 * small + 6 * 2 * encoder), (2 * small, 2 * small)
+    ]  # fmt: skip
 
 
 def test_the_outcome_of_the_clustering_is_the_run_s():
-    for rounds in (2, 3):
-        algorithm, world, _, engine, state = set_up(name="noisy", k=2)
-        result = algorithm.conclude(advance(algorithm, state, world, engine, rounds), engine)
+    for rounds in (1, 3):
+        state, done, _ = after(rounds, name="noisy", cohort=2)
+        result = done[-1].algorithm.summary(state, done[-1].ctx)
         assert result["privacy"]["epsilon"] == 5.0
         assert len(result["clients_by_cluster"]) == 2
         assert sum(result["clients_by_cluster"]) == 6
@@ -241,50 +258,33 @@ def test_the_outcome_of_the_clustering_is_the_run_s():
 
 def test_clients_by_cluster_are_the_choices_among_the_frozen_models():
     """Two of six in a round: not all have been drawn when the encoders are frozen."""
-    algorithm, world, _, engine, state = set_up(name="ifca", k=2)
-    state = advance(algorithm, state, world, engine, 2)
-    chosen = algorithm.conclude(state, engine)
-    assert chosen["clients_by_cluster"] != torch.bincount(state["assigned"], minlength=3).tolist()
-    for _ in range(2):
-        state = advance(algorithm, state, world, engine, 1)
-        assert algorithm.conclude(state, engine) == chosen
+    _, done, _ = after(4, name="ifca", cohort=2)
+    drawn, chosen, *later = (each.algorithm.summary(each.after, each.ctx) for each in done[1:])
+    assert chosen["clients_by_cluster"] != torch.bincount(done[1].after["assigned"], minlength=3).tolist()
+    assert all(each == chosen == drawn for each in later)
 
 
 def test_heads_move_only_in_the_third_stage_and_are_all_that_moves():
-    algorithm, world, _, engine, state = set_up()
-    state = advance(algorithm, state, world, engine, 3)
-    engine.drain()
-    state = advance(algorithm, state, world, engine, 1)
-    (exchange,) = engine.drain()
-    assert set(exchange.trained.params) == {"head.weight", "head.bias"} == set(head(state["params"]))
-    assert exchange.trained.steps.tolist() == [3] * 6
+    _, done, _ = after(4)
+    last = done[-1]
+    assert set(last.models) == {"head.weight", "head.bias"} == set(head(last.after["params"]))
+    assert gap({"params": encoders(last.before["params"])}, {"params": encoders(last.after["params"])}) == 0
+    assert gap({"params": head(last.before["params"])}, {"params": head(last.after["params"])}) > 1e-3
+    assert last.examples == 15 + 24 + 17 + 24 + 24 + 20  # three steps of at most 8, of 5, 40, 17, 30, 8 and 20
 
 
 def test_feature_map_on_request():
-    algorithm, world, _, engine, state = set_up(feature_map=30)
-    state = advance(algorithm, state, world, engine, 3)
-    assert {"feature_map", "elbow", "label_distributions"} < set(algorithm.exhibits(state, engine))
-    assert "feature_map" not in make()(6, LOCAL).exhibits(state, engine)
-    smallest = make(feature_map=2)(6, LOCAL).exhibits(state, engine)["feature_map"]
+    state, done, _ = after(3, feature_map=30)
+    last = done[-1]
+    assert {"feature_map", "elbow", "label_distributions"} < set(last.algorithm.artifacts(state, last.ctx))
+    assert "feature_map" not in replace(last.algorithm, feature_map=0).artifacts(state, last.ctx)
+    smallest = replace(last.algorithm, feature_map=2).artifacts(state, last.ctx)["feature_map"]
     assert [axes.has_data() for axes in smallest.axes] == [True]
 
 
-@pytest.mark.parametrize("labels", ["random_inputs", "bias", "bias_published"])
-def test_a_diverged_first_round_ends_the_run_as_diverged(monkeypatch, tmp_path, labels):
-    """With all pictures: labels cannot be inferred from models that are not finite, nor features be drawn."""
-    words = [
-        "algorithm=fedconcat_id", f"algorithm.clustering.labels={labels}", "algorithm.clustering.random_inputs=50",
-        "algorithm.clustering.clusters=elbow", "algorithm.feature_map=20", "rounds=40", "local.lr=1e18",
-    ]  # fmt: skip
-    assert run(monkeypatch, tmp_path, *words) == 0
-    found = result(tmp_path)
-    assert (found["status"], found["rounds"], found["clients_by_cluster"]) == ("diverged", 1, [20])
-    assert (only_folder(tmp_path) / "feature_map.png").exists()
-    assert not (only_folder(tmp_path) / "elbow.png").exists()
-
-
 def test_concatenated_features_stand_side_by_side():
-    _, world, model, _, _ = set_up()
+    world = make_world()
+    model = make_model("cnn", world)
     models = tree.stack([model.params(), tree.apply(lambda leaf: 2 * leaf, model.params())])
     x = world.prepare(torch.arange(3))
     features = concatenate(model, encoders(models), x)
@@ -292,38 +292,40 @@ def test_concatenated_features_stand_side_by_side():
     torch.testing.assert_close(features[:, 36:], model.encode(tree.take(models, 1), x))
 
 
-def test_settings_are_checked():
-    with pytest.raises(ConfigError, match=r"algorithm\.encoder_rounds=0"):
-        FedConcat(1, LOCAL, encoder_rounds=0)
-    with pytest.raises(ConfigError, match=r"algorithm\.classifier_start"):
-        FedConcat(1, LOCAL, classifier_start="zero")
-    with pytest.raises(ConfigError, match=r"algorithm\.feature_map=1: .*at least 2"):
-        FedConcat(1, LOCAL, feature_map=1)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"encoder_rounds": 0}, "encoder_rounds=0"), ({"classifier_steps": 0}, "classifier_steps=0"),
+     ({"classifier_start": "zero"}, "classifier_start=zero"), ({"feature_map": 1}, "feature_map=1: .*at least 2"),
+     ({"classifier_weight_decay": -1.0}, r"classifier_weight_decay=-1\.0: .*or null")],
+    ids=str,
+)  # fmt: skip
+def test_settings_are_checked(settings, words):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.{words}"):
+        FedConcat(**settings)
 
 
 def test_keys_of_the_clustering_are_named_where_they_stand():
     world = make_world()
-    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=guessed"):
-        FedConcat(1, LOCAL, clustering=partial(LabelClusters, labels="guessed"))
+    ctx = make_context(make_model("cnn", world), world)
     with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.clusters=9: .*clients=6"):
-        FedConcat(1, LOCAL, clustering=partial(LabelClusters, clusters=9)).check(world)
-    model = make_model("cnn", world)
-    unbiased = {name: leaf for name, leaf in model.params().items() if name != "head.bias"}
+        make(clustering=LabelClusters(clusters=9)).stages(ctx)
+    with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=guessed"):  # as a config is checked
+        check_values(LabelClusters, {"labels": "guessed"}, "algorithm.clustering")
+    unbiased = Model(Classifier(make_model("cnn", world).net.encoder, torch.nn.Linear(36, 4, bias=False).double()))
     with pytest.raises(ConfigError, match=r"^algorithm\.clustering\.labels=bias: .*no bias"):
-        FedConcat(1, LOCAL, clustering=partial(LabelClusters, labels="bias")).init(world, model, unbiased)
+        make("bias").stages(make_context(unbiased, world))
 
 
-@pytest.mark.parametrize(("wrong", "named"), [("ifca", "ifca"), (FedAvg, "FedAvg")])
+@pytest.mark.parametrize(("wrong", "named"), [("ifca", "ifca"), (FedAvg(), "FedAvg"), (Ifca, "type")])
 def test_what_does_not_cluster_is_refused(wrong, named):
     with pytest.raises(ConfigError, match=rf"^algorithm\.clustering={named}: .*algorithm@algorithm\.clustering=ifca"):
-        FedConcat(1, LOCAL, clustering=wrong)
+        FedConcat(clustering=wrong)
 
 
 def test_a_model_without_an_encoder_is_refused():
     world = make_world()
-    model = make_model("linear", world)
     with pytest.raises(ConfigError, match="below its head"):
-        FedConcat(1, LOCAL).init(world, model, model.params())
+        FedConcat().stages(make_context(make_model("linear", world), world))
 
 
 def test_classifier_rounds_are_20_times_cheaper_than_encoder_rounds():
@@ -334,14 +336,16 @@ def test_classifier_rounds_are_20_times_cheaper_than_encoder_rounds():
     """
     world = make_world([128] * 5, classes=10, shape=(3, 32, 32), dtype=torch.float32)
     model = Model(simple_cnn((3, 32, 32), 10))
-    local = Local(epochs=10, batch_size=64)
-    algorithm = FedConcat(5, local, partial(LabelClusters, clusters=5), encoder_rounds=1)
-    engine = make_engine(model, world, local)
-    state, operations = algorithm.init(world, model, model.params()), []
-    for _ in range(3):  # an encoder round, one that computes the features too, and another
+    ctx = make_context(model, world, Local(epochs=10, batch_size=64), 5, rounds=3, precision="float32")
+    algorithm = FedConcat(clustering=LabelClusters(clusters=5), encoder_rounds=1)
+
+    def operations(state, rounds):
         with FlopCounterMode(display=False) as counted:
-            state = advance(algorithm, state, world, engine, 1)
-        operations.append(counted.get_total_flops())
+            state, _ = run_stages(algorithm, ctx, state, rounds)
+        return counted.get_total_flops(), state
+
+    encoder_round, state = operations(None, 1)
+    classifier_round = operations(state, 2)[0] - operations(state, 1)[0]  # the first computes the features too
     forward = 5 * 3 * 64 * 2 * (5 * 84) * 10  # 5 clients, 3 batches of 64, a head over 5 encoders; as much backward
-    assert 2 * forward <= operations[2] < 2.1 * forward
-    assert operations[0] > 20 * operations[2]
+    assert 2 * forward <= classifier_round < 2.1 * forward
+    assert encoder_round > 20 * classifier_round

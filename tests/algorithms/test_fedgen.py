@@ -1,32 +1,46 @@
 """FedGen: the generator's size and losses by hand, what it learns, neutral setting, bytes, mechanisms, resume."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.nn.functional as F
-from worlds import assert_mechanisms_agree, assert_resumes, gap, make_engine, make_model, make_world, play
+from worlds import (
+    assert_mechanisms_agree,
+    assert_resumes,
+    gap,
+    make_context,
+    make_model,
+    make_world,
+    play,
+    rounds,
+    start,
+)
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedgen import FedGen
-from fedexp.engine import Batch, Local
-from fedexp.engine.client import OneClient
+from fedexp.engine import Batch, Local, Pass, client_rows
 from fedexp.errors import ConfigError
-from fedexp.measure.communication import traffic
 from fedexp.models import Model
 from fedexp.models.layers import training
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.simple import simple_cnn
 from fedexp.models.tf_tutorial import tf_cnn
 from fedexp.randomness import generator
+from fedexp.selection.uniform import Uniform
 
-LOCAL = Local(epochs=1, batch_size=8, lr=0.1)
-SMALL = {"noise": 5, "hidden": 12, "server_batch": 16, "server_steps": 4, "client_batch": 6}
+ONE_EPOCH = Local(epochs=1, batch_size=8, lr=0.1)
+SMALL = {"noise": 5, "hidden": 12, "server_batch": 16, "server_steps": 4, "client_batch": 6, "task_batch": 8}
 
 
-def make(k=3, local=LOCAL, **change):
-    return FedGen(k, local, **{**SMALL, **change})
+def make(kind=FedGen, **change):
+    return kind(**{**SMALL, **change})
+
+
+def context(model, world, **settings):
+    return make_context(model, world, ONE_EPOCH, **settings)
 
 
 @pytest.mark.parametrize(
@@ -40,34 +54,30 @@ def make(k=3, local=LOCAL, **change):
 def test_generator_has_the_published_sizes(net, noise, hidden, size):
     """Its last layer is as wide as the task model's features; running statistics come on top."""
     model = Model(net())
-    algorithm = FedGen(3, LOCAL, noise=noise, hidden=hidden)
-    made = algorithm.init(make_world(), model, model.params())["generator"]
+    algorithm = FedGen(noise=noise, hidden=hidden, task_batch=8)
+    made = algorithm.init(context(model, make_world()), model.params())["generator"]
     statistics = [name for name in made if "running" in name]
     assert sum(value.numel() for name, value in made.items() if name not in statistics) == size
     assert sum(made[name].numel() for name in statistics) == 2 * hidden
 
 
-def prepared(algorithm, kind="cnn", rounds=1):
+def prepared(algorithm, kind="cnn", count=1, cohort=3):
+    """(context, State after so many rounds)."""
     world = make_world()
-    model = make_model(kind, world)
-    engine = make_engine(model, world, algorithm.local)
-    state = algorithm.init(world, model, model.params())
-    for round in range(rounds):
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-    return world, model, engine, state
+    ctx = context(make_model(kind, world), world, cohort=cohort)
+    return ctx, rounds(algorithm, ctx, count)[-1].after
 
 
 def test_teaching_loss_by_hand():
     """Two heads, two labels, a batch of two; every mean and share written out."""
     algorithm = make(diversity=0.5)
-    _, model, _, state = prepared(algorithm)
+    ctx, state = prepared(algorithm)
     draw = torch.Generator().manual_seed(5)
     noise, y = torch.rand(2, 5, generator=draw, dtype=torch.float64), torch.tensor([2, 0])
     heads = {"head.weight": torch.randn(2, 4, 36, generator=draw, dtype=torch.float64)}
     heads["head.bias"] = torch.randn(2, 4, generator=draw, dtype=torch.float64)
     counts = torch.tensor([[3, 0, 1, 0], [1, 5, 7, 0]], dtype=torch.float64)
-    maker = algorithm._maker(model)
-    loss = algorithm.teaching_loss(maker, model, state["generator"], heads, counts, noise, y)
+    loss = algorithm.teaching_loss(ctx.model, state["generator"], heads, counts, noise, y)
     g = state["generator"]
     made = []
     for row in range(2):
@@ -91,25 +101,24 @@ def test_teaching_loss_by_hand():
 
 def test_client_loss_by_hand():
     """Cross-entropy, ratio alpha times that of asked labels, beta times KL to the head's view of generated features."""
-    algorithm = make(alpha=0.7, beta=0.4, decay=0.9)
-    world, model, _, state = prepared(algorithm, rounds=2)
-    sent = algorithm.send(state, torch.tensor([1]))
-    own = OneClient(*({n: v[0] for n, v in part.items() if not isinstance(v, dict)} for part in sent[:3]))
-    own = own._replace(extra={"generator": {name: value[0] for name, value in sent.extra["generator"].items()}})
-    assert float(own.memory["alpha"]) == pytest.approx(0.7 * 0.9**2)
-    rows = world.of(1)[:8]
-    ones = torch.ones(8, dtype=torch.float64)
-    batch = Batch(world.prepare(rows), world.y[rows], ones, torch.tensor(1234))
-    params = own.start
     drawn = []
-    draw = algorithm._draw
 
-    def spy(*arguments):
-        drawn.append((arguments[2], draw(*arguments)))
-        return drawn[-1][1]
+    class Watched(FedGen):
+        def _draw(self, model, generator, labels, key, stream):
+            drawn.append((labels, super()._draw(model, generator, labels, key, stream)))
+            return drawn[-1][1]
 
-    algorithm._draw = spy
-    loss = algorithm.loss(model, params, batch, own)
+    algorithm = make(Watched, alpha=0.7, beta=0.4, decay=0.9)
+    ctx, state = prepared(algorithm, count=2)
+    drawn.clear()
+    ids, world, model = torch.tensor([1]), ctx.world, ctx.model
+    received = algorithm.download(state, ids, ctx), client_rows.take(state["memory"], ids)["own"]
+    client = ctx.engine.training.client(Pass(algorithm, ctx.local), 2, 1, *(tree.take(part, 0) for part in received))
+    rows = world.of(1)[:8]
+    share = torch.full((8,), 1 / 8, dtype=torch.float64)
+    batch = Batch(world.prepare(rows), world.y[rows], share, torch.tensor(1234))
+    params = client.start
+    loss = algorithm.loss(model, params, batch, client)
     (labels_y, for_y), (asked, for_asked) = drawn
     assert torch.equal(labels_y, batch.y) and len(asked) == 6 and asked.min() >= 0 and asked.max() < 4
     logits = model(params, batch.x, training=False)
@@ -123,8 +132,8 @@ def test_client_loss_by_hand():
 
 def test_every_step_has_noise_of_its_own_and_a_shorter_batch_the_same_for_its_examples():
     algorithm = make()
-    _, model, _, state = prepared(algorithm)
-    y = torch.tensor([0, 1, 2, 3])
+    ctx, state = prepared(algorithm)
+    model, y = ctx.model, torch.tensor([0, 1, 2, 3])
     first = algorithm._draw(model, state["generator"], y, torch.tensor(7), 1000)
     shorter = algorithm._draw(model, state["generator"], y[:2], torch.tensor(7), 1000)
     torch.testing.assert_close(shorter, first[:2])
@@ -134,112 +143,156 @@ def test_every_step_has_noise_of_its_own_and_a_shorter_batch_the_same_for_its_ex
 
 def test_generator_learns_what_the_heads_know():
     """After some rounds the global head classifies generated features as asked far better than chance."""
-    algorithm = make(6, server_steps=60, server_lr=0.01, server_lr_decay=1.0)
-    _, model, _, state = prepared(algorithm, rounds=4)
+    algorithm = make(server_steps=60, server_lr=0.01, server_lr_decay=1.0)
+    ctx, state = prepared(algorithm, count=4, cohort=6)
     y = torch.arange(4).repeat(25)
-    features = algorithm._draw(model, state["generator"], y, torch.tensor(1), 1000)
-    hits = (model.head(state["params"], features).argmax(1) == y).double().mean()
+    features = algorithm._draw(ctx.model, state["generator"], y, torch.tensor(1), 1000)
+    hits = (ctx.model.head(state["params"], features).argmax(1) == y).double().mean()
     assert hits > 0.9
     assert state["generator_steps"] == 240
 
 
+def watched(asked):
+    """FedGen that notes what the generator was asked: (noise, labels) of every step."""
+
+    class Watched(FedGen):
+        def teaching_loss(self, model, generator, heads, counts, noise, y):
+            asked.append((noise, y))
+            return super().teaching_loss(model, generator, heads, counts, noise, y)
+
+    return Watched
+
+
+def two_heads():
+    weight = torch.randn(2, 4, 36, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return {"head.weight": weight, "head.bias": torch.zeros(2, 4, dtype=torch.float64)}
+
+
 def test_the_server_s_steps_are_adam_s_with_persistent_moments_and_a_falling_rate():
     """Two rounds of two steps beside PyTorch's Adam on the same losses; the batch's statistics are kept."""
-    algorithm = make(server_steps=2, server_lr=0.01, server_lr_decay=0.5, server_weight_decay=0.3)
-    _, model, _, state = prepared(algorithm, rounds=1)
-    maker = algorithm._maker(model)
-    heads = {"head.weight": torch.randn(2, 4, 36, generator=torch.Generator().manual_seed(2), dtype=torch.float64)}
-    heads["head.bias"] = torch.zeros(2, 4, dtype=torch.float64)
+    asked, change = [], {"server_steps": 2, "server_lr": 0.01, "server_lr_decay": 0.5, "server_weight_decay": 0.3}
+    algorithm, plain = make(watched(asked), **change), make(**change)
+    ctx, state = prepared(algorithm)
+    asked.clear()
     counts = torch.tensor([[3, 2, 4, 0], [1, 5, 7, 0]], dtype=torch.int32)
-    losses = []
-    loss = algorithm.teaching_loss
-    algorithm.teaching_loss = lambda *arguments: losses.append(arguments[4:]) or loss(*arguments)
-    start = {**state, "moments": tree.apply(torch.zeros_like, state["moments"]), "generator_steps": 0}
-    found = start
-    for round in (1, 2):
-        found = {**found, "round": round}
-        found |= algorithm.teach(found, maker, model, heads, counts, generator(round, "t"))
-    algorithm.teaching_loss = loss
-    own = {name: value.clone() for name, value in start["generator"].items()}
-    weights = [own[name].requires_grad_() for name in maker.weights]
+    found = begun = {**state, "moments": tree.apply(torch.zeros_like, state["moments"]), "generator_steps": 0}
+    for number in (1, 2):
+        found = {**found, "round": number}
+        found |= algorithm.teach(found, ctx.model, two_heads(), counts, generator(number, "t"))
+    own = {name: value.clone() for name, value in begun["generator"].items()}
+    weights = [own[name].requires_grad_() for name in begun["moments"]["first"]]
     adam = torch.optim.Adam(weights, weight_decay=0.3)
-    for step, asked in enumerate(losses):
+    for step, (noise, y) in enumerate(asked):
         adam.param_groups[0]["lr"] = 0.01 * 0.5 ** (1 + step // 2)
         with training(None, torch.tensor(0)) as now:
-            value = loss(maker, model, own, heads, *asked)
+            value = plain.teaching_loss(ctx.model, own, two_heads(), counts.double(), noise, y)
         for weight, slope in zip(weights, torch.autograd.grad(value, weights)):
             weight.grad = slope
         adam.step()
         own.update({name: statistic.detach() for name, statistic in now.statistics.items()})
-    assert len(losses) == found["generator_steps"] == 4
+    assert len(asked) == found["generator_steps"] == 4
     for name, value in found["generator"].items():
         torch.testing.assert_close(value, own[name].detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_only_labels_of_which_someone_has_two_are_asked_for():
-    algorithm = make()
-    _, model, _, state = prepared(algorithm)
     asked = []
-    algorithm.teaching_loss = lambda maker, model, generator, heads, counts, noise, y: (
-        asked.append(y) or generator["0.weight"].sum() + generator["0.bias"].sum() + sum(
-            generator[name].sum() for name in ("1.weight", "1.bias", "3.weight", "3.bias")
-        )
-    )  # fmt: skip
+    algorithm = make(watched(asked))
+    ctx, state = prepared(algorithm)
+    asked.clear()
     counts = torch.tensor([[5, 1, 0, 0], [0, 1, 0, 2]], dtype=torch.int32)
-    algorithm.teach(state, algorithm._maker(model), model, {}, counts, torch.Generator().manual_seed(0))
-    assert set(torch.cat(asked).tolist()) == {0, 3}
+    algorithm.teach(state, ctx.model, two_heads(), counts, torch.Generator().manual_seed(0))
+    assert set(torch.cat([y for _, y in asked]).tolist()) == {0, 3}
+    assert algorithm.teach(state, ctx.model, two_heads(), counts.clamp(max=1), torch.Generator()) == {}
+
+
+def test_the_generator_learns_from_the_cohort_s_trained_heads():
+    """As `teach` does on the heads of the round's models, from the same stream as the selection."""
+    algorithm = make()
+    world = make_world()
+    ctx = context(make_model("cnn", world), world)
+    first, second = rounds(algorithm, ctx, 2)
+    gen = generator(0, "round", 1)
+    assert torch.equal(algorithm.select(first.after, ctx, gen), second.ids)
+    heads = {name: leaf for name, leaf in second.models.items() if name.startswith("head.")}
+    counts = world.label_counts[second.ids].int()
+    taught = algorithm.teach(first.after, ctx.model, heads, counts, gen)
+    for name, value in taught["generator"].items():
+        assert torch.equal(second.after["generator"][name], value)
 
 
 def test_without_its_terms_it_is_fedavg():
-    neutral = play(lambda k, local: make(k, local, alpha=0, beta=0), "norm")
-    assert gap(neutral, play(lambda k, local: FedAvg(k, local), "norm")) == 0
+    assert gap(play(make(alpha=0, beta=0), "norm"), play(FedAvg(), "norm")) == 0
 
 
 @pytest.mark.parametrize("term", ["alpha", "beta"])
 def test_each_term_differs_from_fedavg_from_round_two_on(term):
-    other = {"alpha": "beta", "beta": "alpha"}[term]
-    ours, plain = (lambda k, local: make(k, local, **{term: 1.0, other: 0.0})), (lambda k, local: FedAvg(k, local))
-    assert gap(play(ours, count=1), play(plain, count=1)) == 0
-    assert gap(play(ours, count=3), play(plain, count=3)) > 1e-3
+    ours = make(**{"alpha": 0.0, "beta": 0.0, term: 1.0})
+    assert gap(play(ours, count=1), play(FedAvg(), count=1)) == 0
+    assert gap(play(ours, count=3), play(FedAvg(), count=3)) > 1e-3
 
 
 def test_sends_the_generator_down_and_label_counts_up_once():
     world = make_world(dtype=torch.float32)
     model = make_model("norm", world, torch.float32)
-    algorithm, engine = make(6), make_engine(model, world, LOCAL)
-    state = algorithm.init(world, model, model.params())
     size = 4 * sum(value.numel() for value in model.params().values())
-    weights = (5 + 4) * 12 + 12 + 2 * 12 + 12 * 36 + 36
-    generated = 4 * (weights + 2 * 12)
-    expected = [(6 * (size + 4 * 4), 6 * size), (6 * size, 6 * (size + generated))]
-    for round in range(2):
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-        assert traffic(engine.drain()) == expected[round]
-    assert torch.equal(state["label_counts"].long(), world.label_counts)
+    generated = 4 * ((5 + 4) * 12 + 12 + 2 * 12 + 12 * 36 + 36 + 2 * 12)  # weights and statistics
+    seen = set()
+    for number, done in enumerate(rounds(make(), context(model, world, precision="float32"), 5)):
+        new = set(done.ids.tolist()) - seen
+        seen |= new
+        assert done.bytes_up == 3 * size + len(new) * 4 * 4
+        assert done.bytes_down == 3 * (size + (generated if number else 0))
+        expected = world.label_counts * torch.tensor([[client in seen] for client in range(6)])
+        assert torch.equal(done.after["label_counts"].long(), expected)
+    assert len(seen) > 3, "not all of them took part in the first round"
+
+
+@dataclass(frozen=True)
+class Twice(Uniform):
+    """Client 2 twice and client 4."""
+
+    def select(self, memory, ctx, gen):
+        return torch.tensor([2, 4, 2])
+
+
+def test_a_client_drawn_twice_sends_its_label_counts_once():
+    world = make_world()
+    ctx = context(make_model("linear", world), world)
+    fedgen, fedavg = (
+        rounds(algorithm, ctx, 1)[0].bytes_up for algorithm in (make(selection=Twice()), FedAvg(selection=Twice()))
+    )
+    assert fedgen - fedavg == 2 * 4 * 4
 
 
 @pytest.mark.parametrize("kind", ["cnn", "norm"])
 def test_mechanisms_agree(kind):
-    assert_mechanisms_agree(make, kind)
+    assert_mechanisms_agree(make(), kind)
+
+
+def test_two_workers_are_one():
+    assert gap(*(play(make(), "norm", workers=count) for count in (1, 2))) < 1e-12
 
 
 def test_resumes():
-    assert_resumes(make, "norm")
+    assert_resumes(make(), "norm")
 
 
 def test_seeds_differ_in_their_generators():
     world = make_world()
     model = make_model("cnn", world)
     first, second = (
-        make(server_steps=1).round(
-            make().init(world, model, model.params()), world, make_engine(model, world, LOCAL), generator(seed, "r", 0)
-        )["generator"]["0.weight"]
+        rounds(make(server_steps=1), context(model, world, seed=seed), 1)[-1].after["generator"]["0.weight"]
         for seed in (0, 1)
     )
     assert (first - second).abs().max() > 0.01
 
 
 def test_settings_are_checked():
-    for change in ({"alpha": -1}, {"noise": 0}, {"decay": 0}, {"server_lr": 0}, {"server_steps": 0}):
-        with pytest.raises(ConfigError, match=f"algorithm.{next(iter(change))}="):
+    changes = [{"alpha": -1}, {"noise": 0}, {"decay": 0}, {"server_lr": 0}, {"server_steps": 0}, {"task_batch": 0}]
+    for change in changes:
+        with pytest.raises(ConfigError, match=rf"algorithm\.{next(iter(change))}="):
             make(**change)
+    world = make_world()
+    with pytest.raises(ConfigError, match=r"algorithm\.task_batch=9: must be local\.batch_size=8"):
+        start(make(task_batch=9), context(make_model("linear", world), world))

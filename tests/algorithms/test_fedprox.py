@@ -2,20 +2,17 @@
 
 import pytest
 import torch
-from worlds import by_hand, gap, make_engine, make_model, make_world, play
+from worlds import by_hand, gap, make_context, make_model, make_world, play, rounds
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedprox import FedProx
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
-from fedexp.measure.communication import traffic
-from fedexp.randomness import generator
 
 
 @pytest.mark.parametrize("kind", ["cnn", "norm"])
 def test_mu_0_is_fedavg(kind):
-    prox = play(lambda k, local: FedProx(k, local, mu=0.0), kind)
-    assert gap(prox, play(lambda k, local: FedAvg(k, local), kind)) == 0
+    assert gap(play(FedProx(mu=0.0), kind), play(FedAvg(), kind)) == 0
 
 
 def test_second_step_is_pulled_back_by_mu():
@@ -23,26 +20,23 @@ def test_second_step_is_pulled_back_by_mu():
     world, lr, mu = make_world([12]), 0.5, 0.7
     model = make_model("linear", world)
     local = Local(epochs=2, batch_size=100, lr=lr, momentum=0.0)
+    (only,) = rounds(FedProx(mu=mu), make_context(model, world, local, cohort=1), 1)
     w0 = model.params()
-    algorithm, engine = FedProx(1, local, mu=mu), make_engine(model, world, local)
-    state = algorithm.round(algorithm.init(world, model, w0), world, engine, generator(0, "round", 0))
     w1 = by_hand(model, w0, world, 0, lr)
     plain = by_hand(model, w1, world, 0, lr)
     for name in w0:
         expected = plain[name] - lr * mu * (w1[name] - w0[name])
-        torch.testing.assert_close(state["params"][name], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(only.after["params"][name], expected, rtol=0, atol=1e-12)
 
 
 def test_bytes_are_fedavg_s():
     """One model down, one up: the global model that the proximal term needs is the one that training starts from."""
     world = make_world()
-    model = make_model("cnn", world)
-    algorithm, engine = FedProx(3, Local(), mu=0.1), make_engine(model, world)
-    algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    (only,) = rounds(FedProx(mu=0.1), make_context(make_model("cnn", world), world), 1)
     entries = 4 * 9 + 4 + 36 * 4 + 4  # convolution, head
-    assert traffic(engine.drain()) == (3 * entries * 8, 3 * entries * 8)
+    assert (only.bytes_up, only.bytes_down) == (3 * entries * 8, 3 * entries * 8)
 
 
 def test_negative_mu_is_refused():
     with pytest.raises(ConfigError, match=r"algorithm\.mu=-1.0.*at least 0"):
-        FedProx(1, Local(), mu=-1.0)
+        FedProx(mu=-1.0)

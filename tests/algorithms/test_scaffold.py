@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from worlds import by_hand, make_engine, make_model, make_world
+from worlds import by_hand, make_context, make_model, make_world, rounds
 
 from fedexp import tree
 from fedexp.algorithms.scaffold import Scaffold
-from fedexp.engine import Local, Trained
+from fedexp.engine import Client, Local, client_rows
 from fedexp.errors import ConfigError
-from fedexp.measure.communication import traffic
-from fedexp.randomness import generator
 
 
 def step(params, grads, control, own, lr):
@@ -21,6 +19,10 @@ def gradient(model, params, world, client):
     return {name: params[name] - moved[name] for name in params}
 
 
+def controls(state, ids):
+    return client_rows.take(state["memory"], torch.tensor(ids))["own"]["control"]
+
+
 @pytest.mark.parametrize("decay", [1.0, 0.5])
 def test_two_clients_two_rounds_by_hand(decay):
     """y <- y - lr (g - c_i + c), two steps; c_i' = c_i - c + (w - y) / (2 lr); c += mean(dc) as |S| = N.
@@ -30,14 +32,12 @@ def test_two_clients_two_rounds_by_hand(decay):
     world = make_world([6, 6])
     model = make_model("linear", world)
     local = Local(epochs=2, batch_size=100, lr=0.5, lr_decay=decay, momentum=0.0)
-    algorithm, engine = Scaffold(2, local), make_engine(model, world, local)
-    state = algorithm.init(world, model, model.params())
+    state = rounds(Scaffold(), make_context(model, world, local, cohort=2), 2)[-1].after
     w = model.params()
     zero = tree.apply(torch.zeros_like, w)
     c, own = zero, [zero, zero]
-    for round in range(2):
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-        lr = 0.5 * decay**round
+    for number in range(2):
+        lr = 0.5 * decay**number
         ends, fresh = [], []
         for client in (0, 1):
             y = w
@@ -50,18 +50,16 @@ def test_two_clients_two_rounds_by_hand(decay):
     for name in w:
         torch.testing.assert_close(state["params"][name], w[name], rtol=0, atol=1e-12)
         torch.testing.assert_close(state["control"][name], c[name], rtol=0, atol=1e-12)
-        torch.testing.assert_close(state["client_controls"][name][1], own[1][name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(controls(state, [1])[name][0], own[1][name], rtol=0, atol=1e-12)
     assert tree.squared_distance(c, zero) > 0  # the second round was corrected
 
 
 def test_server_control_moves_by_the_share_that_took_part():
     """c += (|S| / N) mean(dc): with 1 of 4 clients, a quarter of its change; the others' controls stay."""
     world = make_world([6, 6, 6, 6])
-    model = make_model("linear", world)
-    local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0)
-    algorithm, engine = Scaffold(1, local), make_engine(model, world, local)
-    state = algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
-    own = state["client_controls"]["head.weight"]
+    ctx = make_context(make_model("linear", world), world, Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0), 1)
+    state = rounds(Scaffold(), ctx, 1)[-1].after
+    own = controls(state, [0, 1, 2, 3])["head.weight"]
     torch.testing.assert_close(state["control"]["head.weight"], own.sum(0) / 4)
     assert (own.flatten(1).abs().sum(1) > 0).sum() == 1
 
@@ -69,30 +67,37 @@ def test_server_control_moves_by_the_share_that_took_part():
 @pytest.mark.parametrize(("path", "expected"), [("effective", 1 + 1.9 + 2.71), ("published", 3.0)])
 def test_path_under_momentum(path, expected):
     """Constant gradient g, momentum 0.9: steps move by g, 1.9 g, 2.71 g; dividing by that recovers g."""
-    local = Local(lr=0.1, momentum=0.9)
-    algorithm = Scaffold(1, local, path=path)
-    g = torch.full((1, 4), 2.0, dtype=torch.float64)
-    moved = {"w": -0.1 * g * (1 + 1.9 + 2.71)}
-    start = {"w": torch.zeros(1, 4, dtype=torch.float64)}
-    sent = algorithm.send(
-        {"params": {"w": start["w"][0]}, "control": {"w": start["w"][0]}, "client_controls": start}, torch.tensor([0])
+    local, steps = Local(lr=0.1, momentum=0.9), torch.tensor(3)
+    g = torch.full((4,), 2.0, dtype=torch.float64)
+    start, zero = {"w": torch.zeros_like(g)}, {"control": {"w": torch.zeros_like(g)}}
+    numbers = torch.tensor(0)
+    client = Client(
+        {"model": start, **zero},
+        zero,
+        {},
+        start,
+        numbers,
+        steps,
+        local.path(steps),
+        torch.tensor(0.1),
+        numbers,
+        numbers,
     )
-    trained = Trained(moved, torch.tensor([3]), torch.tensor([5]), torch.tensor([0.0]))
-    change = algorithm.reply({"round": 0}, torch.tensor([0]), sent, trained)["control"]["w"]
-    torch.testing.assert_close(change, g * 5.61 / expected)
+    sent = Scaffold(path=path).upload({"w": -0.1 * g * (1 + 1.9 + 2.71)}, client)
+    torch.testing.assert_close(sent["control"]["w"], g * 5.61 / expected)
 
 
 def test_bytes_are_twice_fedavgs_and_statistics_have_no_control():
     world = make_world()
     model = make_model("norm", world)
-    local = Local(epochs=1, batch_size=8)
-    engine, algorithm = make_engine(model, world, local), Scaffold(3, local)
-    state = algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
+    (only,) = rounds(Scaffold(), make_context(model, world, Local(epochs=1, batch_size=8)), 1)
     weights, statistics = 4 * 9 + 4 + 4 * 2 + 36 * 4 + 4, 4 * 2
-    assert traffic(engine.drain()) == (3 * 8 * (2 * weights + statistics),) * 2
-    assert set(state["control"]) == set(model.weights)
+    assert (only.bytes_up, only.bytes_down) == (3 * 8 * (2 * weights + statistics),) * 2
+    assert set(only.after["control"]) == set(model.weights)
 
 
 def test_adam_is_refused():
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, Local(optimizer="adam"))
     with pytest.raises(ConfigError, match=r"local\.optimizer"):
-        Scaffold(1, Local(optimizer="adam"))
+        Scaffold().check(ctx)

@@ -8,8 +8,9 @@ import wave
 import numpy as np
 import pytest
 import torch
-from worlds import make_engine
+from worlds import make_context, rounds
 
+from fedexp import files
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.data import Transform
 from fedexp.data import speech_commands as module
@@ -20,7 +21,6 @@ from fedexp.errors import ConfigError
 from fedexp.models import Model
 from fedexp.models.keyword import kws_cnn
 from fedexp.partition.iid import iid
-from fedexp.randomness import generator
 from fedexp.world import World
 
 TIME = np.arange(RATE) / RATE
@@ -117,19 +117,23 @@ def test_speakers_are_split_as_published():
     assert len(sides) == 1
 
 
-def test_features_are_kept_until_the_folder_changes(folder, tmp_path):
+def test_features_are_kept_until_the_folder_changes(folder, capsys):
     cache = folder / "speech_commands_v0.02" / ".fedexp-mfcc.pt"
     before = read(folder)
     held = torch.load(cache, weights_only=True)
-    torch.save({**held, "content": held["content"] + torch.arange(10)}, cache)
+    shifted = {**held, "content": held["content"] + torch.arange(10)}
+    files.write(cache, lambda file: files.dump(shifted, file))
     marked = torch.load(cache, weights_only=True)["content"]
     assert torch.allclose(read(folder).train_x, before.train_x, atol=1e-3)  # a shift standardises away
     assert torch.equal(torch.load(cache, weights_only=True)["content"], marked)  # it was read, not made anew
     write(folder / "speech_commands_v0.02" / "yes" / "00000000_nohash_0.wav", CHIRP[: RATE - 1])
     read(folder)
     assert not torch.equal(torch.load(cache, weights_only=True)["content"], marked)
+    assert capsys.readouterr().out == ""
+    changed = read(folder).train_x
     cache.write_bytes(b"torn")
-    assert len(read(folder).train_y) == len(before.train_y)
+    assert torch.equal(read(folder).train_x, changed)
+    assert f"fedexp: {cache} has no checksum at its end" in capsys.readouterr().out
 
 
 def test_a_missing_librosa_is_said(folder, monkeypatch):
@@ -150,6 +154,12 @@ def test_what_cannot_be_read_is_said(folder, tmp_path, monkeypatch):
     for word in KEYWORDS:
         write(tmp_path / word / "00000000_nohash_0.wav", CHIRP, rate=8000)
     with pytest.raises(ConfigError, match="is not 16 kHz"):
+        read(tmp_path)
+    for word in KEYWORDS:
+        write(tmp_path / word / "00000000_nohash_0.wav", CHIRP)
+    clip = tmp_path / "yes" / "00000000_nohash_0.wav"
+    clip.write_bytes(clip.read_bytes()[:-3])
+    with pytest.raises(ConfigError, match=rf"{clip}: is cut short: 15998 of 16000 samples"):
         read(tmp_path)
     (tmp_path / "yes" / "00000000_nohash_0.wav").write_bytes(b"not a sound")
     with pytest.raises(ConfigError, match="does not decode"):
@@ -207,9 +217,7 @@ def test_the_keyword_cnn_learns_the_tones(folder):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Model(kws_cnn(world.shape, 10))
-    engine, fedavg = make_engine(model, world, local), FedAvg(2, local)
-    state = fedavg.init(world, model, model.params())
-    for round in range(6):
-        state = fedavg.round(state, world, engine, generator(0, "round", round))
+    fedavg = FedAvg()
+    state = rounds(fedavg, make_context(model, world, local, cohort=2, precision="float32"), 6)[-1].after
     right = fedavg.predict(state, model, world.prepare_test(slice(None))).argmax(1) == world.test_y
     assert right.float().mean() > 0.9

@@ -61,6 +61,27 @@ def test_absence_says_what_to_place_where(tmp_path):
         tiny_imagenet(str(tmp_path), Transform(), download=False)
 
 
+@pytest.mark.parametrize(("lines", "said"), [
+    (lambda lines: lines[:-1], "lists 3 pictures, images/ beside it holds 4"),
+    (lambda lines: [*lines, lines[0]], "lists 5 pictures, images/ beside it holds 4"),
+    (lambda lines: [lines[0].replace("val_0", "val_9"), *lines[1:]], "must list each of them once"),
+    (lambda lines: [lines[0].replace("n02", "n03"), *lines[1:]], r"names no .* class .*'val_0\.JPEG', 'n03'"),
+    (lambda lines: ["val_0.JP"], r"names no .* class .*'val_0\.JP'"),
+])  # fmt: skip
+def test_a_listing_of_other_pictures_is_refused(root, lines, said):
+    listing = root / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    listing.write_text("\n".join(lines(listing.read_text().splitlines())) + "\n")
+    with pytest.raises(ConfigError, match=rf"^dataset\.root={listing}: .*{said}"):
+        tiny_imagenet(str(root), Transform(), download=False)
+
+
+def test_a_listing_that_is_no_text_is_refused(root):
+    listing = root / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    listing.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=rf"^dataset\.root={listing}: cannot be read"):
+        tiny_imagenet(str(root), Transform(), download=False)
+
+
 @pytest.fixture
 def published(root, tmp_path_factory, monkeypatch):
     """Serves the folder as the data set's archive; returns the archive."""

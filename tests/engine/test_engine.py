@@ -1,16 +1,16 @@
-"""What the engine notes of an exchange: examples trained, and how good the received models were."""
+"""What the engine says of a cohort's training: how many examples it went through, how far a gradient leads."""
+
+from dataclasses import dataclass
 
 import pytest
-from worlds import SIZES, make_engine, make_model, make_world
+import torch
+from worlds import SIZES, make_context, make_model, make_world, rounds
 
-from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.algorithms.fedcat import FedCat
-from fedexp.algorithms.fedconcat import FedConcat
-from fedexp.algorithms.ifca import Ifca
 from fedexp.engine import Local
-from fedexp.measure import accuracy
-from fedexp.randomness import generator
+from fedexp.engine.schedule import batches
+
+SEEN = []
 
 
 @pytest.mark.parametrize(
@@ -19,65 +19,45 @@ from fedexp.randomness import generator
      ({"steps": 4}, 25), ({"steps": 7, "drop_last": True}, 56)],
 )  # fmt: skip
 def test_examples_are_those_that_batches_held(settings, of_one):
-    local, seen = Local(batch_size=8, lr=0.1, **settings), []
-
     class Counting(FedAvg):
-        def loss(self, model, params, batch, sent):
-            seen.append(int(batch.weight.sum()))
-            return super().loss(model, params, batch, sent)
+        def loss(self, model, params, batch, client):
+            SEEN.append(int(batch.weight.sum()))
+            return super().loss(model, params, batch, client)
 
-    world = make_world()
-    model = make_model("linear", world)
-    engine, algorithm = make_engine(model, world, local), Counting(len(SIZES), local)
-    algorithm.round(algorithm.init(world, model, model.params()), world, engine, generator(0, "round", 0))
-    (exchange,) = engine.drain()
-    assert exchange.examples == sum(seen)
+    local, world = Local(batch_size=8, lr=0.1, **settings), make_world()
+    SEEN.clear()
+    (done,) = rounds(Counting(), make_context(make_model("linear", world), world, local, cohort=len(SIZES)), 1)
+    assert done.examples == sum(SEEN)
     assert local.examples(17) == of_one
 
 
-def played(algorithm, rounds):
-    """State before each round, and the round's exchange of trained models."""
+def test_a_round_of_any_length_is_planned_an_epoch_at_a_time():
+    plan = batches(0, 0, 0, 10, Local(epochs=10**9, batch_size=4))
+    epoch = torch.cat([next(plan) for _ in range(3)])
+    assert sorted(epoch.tolist()) == list(range(10))
+    assert len(list(batches(0, 0, 0, 10, Local(steps=7, batch_size=4)))) == 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(FedAvg):
+    """A gradient of 3 in each entry of the bias, whatever the examples; uploads the path that it is told."""
+
+    def loss(self, model, params, batch, client):
+        return 3 * params["head.bias"].sum() + 0 * params["head.weight"].sum()
+
+    def upload(self, params, client):
+        return {**super().upload(params, client), "path": client.path, "steps": client.steps}
+
+
+@pytest.mark.parametrize(("momentum", "lengths"), [(0.5, [1, 2.5, 4.25, 6.125]), (0.0, [1, 2, 3, 4])])
+def test_a_path_is_as_long_as_training_on_a_constant_gradient_goes(momentum, lengths):
+    """By hand, with momentum .5: steps of 1, 1.5, 1.75 and 1.875 gradients."""
     world = make_world()
-    model = make_model("cnn", world)
-    engine = make_engine(model, world, algorithm.local)
-    state, found = algorithm.init(world, model, model.params()), []
-    for round in range(rounds):
-        before = state
-        state = algorithm.round(state, world, engine, generator(0, "round", round))
-        (exchange,) = [each for each in engine.drain() if each.judge]
-        found.append((before, exchange))
-    return world, model, engine, found
-
-
-LOCAL = Local(epochs=5, batch_size=8, lr=0.3)
-
-
-@pytest.mark.parametrize("make", [FedCat, Ifca], ids=lambda make: make.__name__)
-def test_participants_judge_their_own_copy_or_cluster_model(make):
-    """Not what the server would evaluate: FedCat's last merged model, IFCA's sum of all clusters."""
-    algorithm = make(3, LOCAL)
-    world, model, _, found = played(algorithm, 3)
-    differs = False
-    for before, exchange in found:
-        scores = exchange.judge()
-        for row, client in enumerate(exchange.ids.tolist()):
-            rows = world.of(client)
-            own = model(tree.take(exchange.sent.start, row), world.prepare(rows), training=False)
-            assert float(scores[row]) == float((own.argmax(1) == world.y[rows]).double().mean())
-        merged = accuracy.of_clients(lambda x, now=before: algorithm.predict(now, model, x), world)
-        differs |= scores.tolist() != merged[exchange.ids].tolist()
-    assert differs
-
-
-@pytest.mark.parametrize("augmented", [False, True])
-def test_the_first_concatenated_model_is_the_sum_of_the_clusters(augmented):
-    """With heads side by side: what clients receive is then what was evaluated as one model before."""
-    rule = FedConcat(
-        6, LOCAL, clustering=lambda k, local: Ifca(k, local, clusters=2), encoder_rounds=2, classifier_start="heads",
-        augmented=augmented,
-    )  # fmt: skip
-    world, model, _, found = played(rule, 4)
-    before, exchange = found[2]
-    summed = accuracy.of_clients(lambda x: rule.predict(before, model, x), world)
-    assert exchange.judge().tolist() == summed[exchange.ids].tolist()
-    assert exchange.judge().tolist() != found[3][1].judge().tolist()
+    model = make_model("linear", world)
+    for steps, length in enumerate(lengths, start=1):
+        local = Local(steps=steps, batch_size=8, lr=0.1, momentum=momentum)
+        assert float(local.path(torch.tensor(steps))) == pytest.approx(length, rel=1e-15)
+        (done,) = rounds(Constant(), make_context(model, world, local, cohort=1), 1)
+        moved = model.params()["head.bias"] - done.after["params"]["head.bias"]
+        assert moved.tolist() == pytest.approx([0.1 * 3 * length] * 4, rel=1e-12)
+        assert (done.uploads["path"].tolist(), done.uploads["steps"].tolist()) == ([length], [steps])

@@ -3,96 +3,105 @@
 from dataclasses import replace
 
 import pytest
-from omegaconf import OmegaConf
+from options import ALGORITHMS, PARTS, WORDS, words_of
 from program import SMALL, metrics, run
 from second_device import DEVICE, second_device
-from worlds import LOCAL, gap, make_engine, make_model, make_world, play
+from worlds import LOCAL, gap, make_context, make_model, make_world, play, rounds, run_stages
 
+from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import build_algorithm, build_dataset, build_model, build_world
-from fedexp.engine import Engine, Hardware
-from fedexp.main import CONF, composed
-from fedexp.measure import accuracy
-from fedexp.measure.cohort import cohort_measures
+from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
+from fedexp.config.compose import composed
+from fedexp.config.schema import section
+from fedexp.engine import Hardware
+from fedexp.measure.evaluation import Evaluation
 from fedexp.models import Model
-from fedexp.randomness import generator
-from fedexp.world import World
+from fedexp.round import one_round
 
-WORDS = [
-    *SMALL, "clients=5", "clients_per_round=2", "rounds=2", "local.batch_size=8", "hardware.engine=together",
+MORE = [
     "+dataset.transform={_target_:fedexp.data.Transform,mean:[0.3],std:[0.3],crop:8,pad:1,flip:true}",
+    "+measures.received=fedexp.measure.clients.received_accuracy", "evaluate.clients=all", "partition.holdout=0.1",
+    "hardware.engine=vectorized",
 ]  # fmt: skip
-MORE = {
-    "fedconcat": ["algorithm.encoder_rounds=1"],
-    "fedconcat_id": ["algorithm.clustering.random_inputs=200"],
-    "fedgen": ["algorithm.server_steps=5"],
-    "data_sharing": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
-    "fedavg_pretrained": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
-}
-NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
 
 
 def measured(config):
-    """What a run measures, round by round; it leaves no files."""
-    algorithm = build_algorithm(config)
-    world = algorithm.adapt(build_world(config, build_dataset(config)))
-    model, rows = build_model(config, world), []
-    engine = Engine(model, world, *(OmegaConf.to_object(config[name]) for name in ("local", "hardware")), config.seed)
-    state = algorithm.prepare(algorithm.init(world, model, model.params()), world, engine)
-    for round in range(config.rounds):
-        state = algorithm.round(state, world, engine, generator(config.seed, "round", round))
-        found = cohort_measures(
-            engine.drain(), model.weights, lambda ids, now=state: algorithm.centre(now, ids), world.label_counts
-        )  # fmt: skip
-        score, loss = accuracy.test(*algorithm.examined(state, engine))
-        seen = {name: value for name, value in algorithm.observe(state, engine).items() if "seconds" not in name}
-        rows.append({**found, **seen, "score": float(score), "loss": float(loss)})
-    algorithm.conclude(state, engine)
-    algorithm.exhibits(state, engine)
-    return rows
+    """What a run measures, round by round, and its last State; it leaves no files."""
+    ctx, algorithm, rows = build_context(config, build_dataset(config)), build_algorithm(config), []
+    stages = algorithm.stages(ctx)
+    reference = build_reference(config, stages[-1].context, lambda: False)
+    settings, measures = section(config, "evaluate"), build_measures(config)
+    evaluation = Evaluation(settings, measures, reference, stages, ctx.world, config.rounds)
+
+    def step(stage, state, ctx):
+        done = one_round(stage.algorithm, state, ctx)
+        if stage.counted:
+            row, _ = evaluation.row(stage, done)
+            rows.append({name: value for name, value in row.items() if "seconds" not in name})
+        return done
+
+    state, done = run_stages(algorithm, ctx, step=step)
+    last = done[-1][1]
+    last.algorithm.summary(state, last.ctx)
+    last.algorithm.artifacts(state, last.ctx)
+    return rows, state
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_results_and_crossings(monkeypatch, name):
+def assert_same_results_and_crossings(monkeypatch, config):
     """The CPU's results, and nothing crosses to the CPU or back in a step: with twice as many, no more crossings."""
-    more = [word for start, words in MORE.items() if name.startswith(start) for word in words]
-    config = composed([*WORDS, f"algorithm={name}", *more, "local.steps=1"])
-    expected = measured(config)
+    expected, _ = measured(config)
+    assert len(expected) == config.rounds
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
     with second_device() as few:
-        assert measured(config) == expected
+        assert measured(config)[0] == expected
     config.local.steps = 2
     with second_device() as many:
         measured(config)
     assert not many - few
 
 
-@pytest.mark.parametrize("name", ["clusamp", "feddyn", "fesem", "moon", "scaffold"])
-def test_clients_memory_on_the_cpu(monkeypatch, name):
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm(monkeypatch, name):
+    on = {"fedprox": ["evaluate.on=train"], "fedper": ["evaluate.on=holdout"]}.get(name, [])
+    assert_same_results_and_crossings(monkeypatch, composed([*words_of(name), *MORE, *on]))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part(monkeypatch, part):
+    assert_same_results_and_crossings(monkeypatch, composed([*WORDS, *MORE, *part.split()]))
+
+
+@pytest.mark.parametrize("words", ["clusamp", "feddyn", "fesem", "moon", "scaffold", "fedavg compression=top_k"])
+def test_clients_memory_on_the_cpu(monkeypatch, words):
     """hardware.client_memory=cpu: the same results, and all that is kept for every client is there."""
-    kept = []
-
-    def noted(self, params):
-        kept.append(client_memory(self, params))
-        return kept[-1]
-
-    client_memory = World.client_memory
-    monkeypatch.setattr(World, "client_memory", noted)
+    config = composed([*WORDS, *MORE, *f"algorithm={words}".split(), "rounds=4"])
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
-    config = composed([*WORDS, f"algorithm={name}", "rounds=4", "local.steps=1"])
-    with second_device():
-        expected = measured(config)
-        config.hardware.client_memory = "cpu"
-        assert measured(config) == expected
-    devices = [{leaf.device.type for leaf in memory.values()} for memory in kept]
+    found, devices = [], []
+    for place in ("device", "cpu"):
+        config.hardware.client_memory = place
+        with second_device():
+            rows, state = measured(config)
+            devices.append({leaf.device.type for leaf in rows_of_clients(state)})
+            assert any(leaf.abs().sum() > 0 for leaf in rows_of_clients(state))
+            found.append(rows)
+    assert found[0] == found[1]
     assert devices == [{DEVICE.type}, {"cpu"}]
-    assert all(leaf.abs().sum() > 0 for leaf in kept[1].values())
+
+
+def rows_of_clients(state):
+    """All rows that the State holds a client: what clients remember, what the server keeps of each."""
+    stores = [state["memory"], *(value for value in {**state, **state["selection"]}.values() if _is_store(value))]
+    return [leaf for store in stores for _, leaf in tree.leaves(store["rows"]) if leaf.numel() and leaf.dim() > 1]
+
+
+def _is_store(value):
+    return isinstance(value, dict) and "rows" in value
 
 
 def test_measures_and_options(monkeypatch, tmp_path):
-    """SGD in step with the rounds, clients' accuracies, Adam and clipping."""
-    words = [*WORDS[len(SMALL) :], "local.optimizer=adam", "local.max_grad_norm=1", "local.steps=1"]
-    words += ["measures.reference=centralized", "evaluate_clients=participants"]
+    """SGD in step with the rounds, Adam and clipping: a whole run."""
+    words = [*WORDS[len(SMALL) :], *MORE, "local.optimizer=adam", "local.max_grad_norm=1", "reference=centralized"]
+    words += ["evaluate.clients=participants"]
     assert run(monkeypatch, tmp_path / "cpu", *words) == 0
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
     with second_device():
@@ -102,15 +111,13 @@ def test_measures_and_options(monkeypatch, tmp_path):
 
 def test_running_statistics_and_dropout():
     """BatchNorm, Dropout and partial batches: the CPU's weights, and no crossing in a step."""
-    counts, states = [], [play(FedAvg, "norm", "together", local=replace(LOCAL, epochs=1), count=1)]
+    counts, states = [], [play(FedAvg(), "norm", "vectorized", local=replace(LOCAL, epochs=1), count=1)]
     for epochs in (1, 2):
-        local = replace(LOCAL, epochs=epochs)
         with second_device() as crossings:
             here = make_world(shape=(3, 8, 8))
             world, model = here.to(DEVICE), Model(make_model("norm", here).net.to(DEVICE))
-            engine, algorithm = make_engine(model, world, local, "together"), FedAvg(3, local)
-            state = algorithm.init(world, model, model.params())
-            state = algorithm.round(state, world, engine, generator(0, "round", 0))
+            ctx = make_context(model, world, replace(LOCAL, epochs=epochs), engine="vectorized")
+            state = rounds(FedAvg(), ctx, 1)[-1].after
             states.append({"params": {name: leaf.cpu() for name, leaf in state["params"].items()}})
         counts.append(crossings)
     assert gap(*states[:2]) == 0

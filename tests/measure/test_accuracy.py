@@ -1,4 +1,4 @@
-"""Accuracy by class, on clients' own data, over the last rounds; and how they are written."""
+"""Accuracy by class, and how it is written."""
 
 import pytest
 import torch
@@ -40,19 +40,3 @@ def test_per_class_accuracy_and_a_class_without_examples():
     assert confusion.table(counts, ["a", "b", "c"]).loc["c", "b"] == 2
     image = confusion.picture(counts, ["a", "b", "c"]).axes[0].images[0].get_array()
     assert image[2].tolist() == [0.25, 0.25, 0.5] and image[1].tolist() == [0, 0, 0]
-
-
-def test_accuracy_on_clients_own_data_by_hand():
-    world = make_world([3, 5])
-    truth = torch.cat([world.y[world.of(0)], world.y[world.of(1)]]).tolist()
-    answers = [*truth[:4], *[(label + 1) % 4 for label in truth[4:]]]
-    scores = accuracy.of_clients(says(answers), world, chunk=3)
-    assert scores.tolist() == [1.0, 0.2]
-
-
-def test_last_rounds_are_rounds_not_rows():
-    rows = [{"round": round, "test_accuracy": round / 100} for round in (5, 10, 15, 20)]
-    assert accuracy.last_rounds(rows) == pytest.approx(0.175)
-    assert accuracy.last_rounds(rows[:1]) == pytest.approx(0.05)
-    every = [{"round": round, "test_accuracy": float(round)} for round in range(1, 13)]
-    assert accuracy.last_rounds(every) == pytest.approx(7.5)

@@ -4,13 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from worlds import gap, make_world
+from worlds import gap, make_world, rounds, start
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Engine, Hardware, Local
+from fedexp.engine import Context, Engine, Hardware, Local
 from fedexp.models import Classifier, Model
-from fedexp.models.convolution import tile_size, tiled
-from fedexp.randomness import generator
+from fedexp.models.convolution import tile_sizes, tiled
 
 CASES = [  # batch, channels, outputs, height, width, kernel, padding, tile
     (3, 16, 20, 14, 14, 5, 2, 5),
@@ -56,33 +55,31 @@ def test_without_bias_and_without_the_inputs_gradient() -> None:
     torch.testing.assert_close(fast, direct, rtol=1e-11, atol=1e-11)
 
 
-def test_chosen_where_channels_are_many_and_types_fit() -> None:
+def test_only_where_channels_are_many_and_types_fit() -> None:
     x, weight = torch.zeros(50, 32, 16, 16), torch.zeros(64, 32, 5, 5)
-    assert tile_size(x, weight, 2) == 4
-    assert tile_size(x[..., :14, :14], weight, 2) == 5  # nine tiles of 81 products instead of sixteen of 64
-    assert tile_size(x, weight[..., :3, :3], 1) == 4
-    assert tile_size(x[:, :3], weight[:, :3], 2) is None
-    assert tile_size(x.double(), weight.double(), 2) is None
-    assert tile_size(x[..., :7, :7], weight, 0) is None  # a tile does not fit
-    assert tile_size(x, torch.zeros(64, 32, 1, 1), 0) is None
-    assert tile_size(x, torch.zeros(64, 32, 5, 3), 2) is None
+    assert tile_sizes(x, weight, 2) == [4, 5]
+    assert tile_sizes(x, weight[..., :3, :3], 1) == [4]
+    assert tile_sizes(x[..., :8, :8], weight, 0) == [4]  # four rows of outputs: larger tiles do not fit
+    assert tile_sizes(x[..., :7, :7], weight, 0) == []
+    assert tile_sizes(x[:, :3], weight[:, :3], 2) == []
+    assert tile_sizes(x.double(), weight.double(), 2) == []
+    assert tile_sizes(x, torch.zeros(64, 32, 1, 1), 0) == []
+    assert tile_sizes(x, torch.zeros(64, 32, 5, 3), 2) == []
 
 
-@pytest.mark.parametrize("convolution", ["auto", "direct"])
-def test_a_client_alone_trains_as_in_a_stack(convolution: str) -> None:
-    """In float32 to 1e-4, whether its convolutions are computed in tiles (batch of 8: they are) or directly."""
+@pytest.mark.parametrize("tiles", [{}, {"encoder.2": 4}, {"encoder.2": 5}])
+def test_a_client_alone_trains_as_in_a_stack(tiles: dict[str, int]) -> None:
+    """In float32 to 1e-4, whether its convolutions are computed in tiles or directly."""
     world = make_world(sizes=[16, 24], dtype=torch.float32)
     torch.manual_seed(3)
     body = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(4), nn.Flatten()]
     model = Model(Classifier(nn.Sequential(*body), nn.Linear(256, 4)))
-    assert tile_size(torch.zeros(8, 32, 8, 8), torch.zeros(64, 32, 5, 5), 2) is not None
     local = Local(epochs=1, batch_size=8, lr=0.05)
     states = []
-    for mechanism in ("apart", "together"):
-        hardware = Hardware(device="cpu", engine=mechanism, workers="1", convolution=convolution)
+    for mechanism in ("workers", "vectorized"):
+        hardware = Hardware(device="cpu", engine=mechanism, workers="1")
         engine = Engine(model, world, local, hardware, seed=0)
-        algorithm = FedAvg(2, local)
-        state = algorithm.init(world, model, model.params())
-        states.append(algorithm.round(state, world, engine, generator(0, "round", 0)))
-        engine.close()
+        ctx = Context(model, world, local, hardware, cohort=2, rounds=1, seed=0, engine=engine)
+        first = {**start(FedAvg(), ctx), "tiles": tiles}
+        states.append(rounds(FedAvg(), ctx, 1, first)[-1].after)
     assert 0 < gap(*states) < 1e-4

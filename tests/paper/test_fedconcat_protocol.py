@@ -1,11 +1,11 @@
 """conf/paper/fedconcat.yaml: what it sets for which data set, partition, algorithm; and that one can override it."""
 
+import composing
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from worlds import make_engine, make_world
+from worlds import make_context, make_world, run_stages
 
 from fedexp.algorithms.fedconcat import FedConcat
 from fedexp.algorithms.fedsoft import FedSoft
@@ -13,16 +13,13 @@ from fedexp.algorithms.fesem import FeSEM
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.label_clusters import LabelClusters
 from fedexp.build import build_algorithm, build_model
+from fedexp.config.compose import CONF
+from fedexp.config.schema import check, section
 from fedexp.errors import ConfigError
-from fedexp.main import CONF
-from fedexp.measure.communication import traffic
-from fedexp.randomness import generator
-from fedexp.settings import check
 
 
 def composed(*words, paper="fedconcat"):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", overrides=[*([f"paper={paper}"] if paper else []), *words])
+    config = composing.composed(*([f"paper={paper}"] if paper else []), *words)
     check(config)
     OmegaConf.resolve(config)
     return config
@@ -70,15 +67,14 @@ def test_bytes_of_the_whole_protocol(algorithm, dataset, shape, entries, receive
         "clients_per_round=10",
     )  # fmt: skip
     world = make_world([4] * 10, classes=10, shape=shape, dtype=torch.float32)
-    model, rule = build_model(config, world), build_algorithm(config)
-    engine, measured = make_engine(model, world, OmegaConf.to_object(config.local)), []
-    state = rule.init(world, model, model.params())
-    for number in range(4):
-        state = rule.round(state, world, engine, generator(0, "round", number))
-        measured.append(sum(traffic(engine.drain())))
+    local = section(config, "local")
+    ctx = make_context(build_model(config, world), world, local, cohort=10, rounds=4, precision="float32")
+    _, done = run_stages(build_algorithm(config), ctx)
+    measured = [each.bytes_up + each.bytes_down for _, each in done]
     first, encoder, opening, classifier = measured
     total = first + 30 * encoder + opening + (rounds - 32) * classifier
     labels = 10 if algorithm == "fedconcat" else 0
+    labels += 31 * {"fedconcat_ifca": 2, "fedconcat_fedsoft": 5}.get(algorithm, 0)  # a choice, shares, every round
     heads = 2 * (5 * 84 * 10 + 10) * (rounds - 31)
     assert total == 10 * 4 * ((1 + received) * entries * 31 + labels + 5 * (entries - 850) + heads)
     assert round(total / (10 * 4 * 2 * entries), 1) == as_fedavg_rounds
@@ -138,7 +134,7 @@ def test_a_variant_is_what_its_name_says(name, paper):
     algorithm = build_algorithm(composed(f"algorithm={name}", paper=paper))
     clusters, settings = VARIANTS[name]
     assert type(algorithm) is FedConcat
-    assert algorithm.clustered == clusters(algorithm.clients_per_round, algorithm.local, **settings)
+    assert algorithm.clustering == clusters(**settings)
 
 
 def test_no_variant_is_left_out():
@@ -151,7 +147,7 @@ def test_no_variant_is_left_out():
     [("fedconcat", {"encoder_rounds": 31, "classifier_steps": 3, "classifier_weight_decay": 1e-5,
                     "classifier_start": "random"}),
      ("label_clusters", {"clusters": 5, "labels": "counted", "balanced": False, "slack": 1.0, "epsilon": 5.0,
-                         "random_inputs": 10_000, "bias_path": "published"}),
+                         "random_inputs": 10_000, "bias_path": "effective"}),
      ("ifca", {"clusters": 5, "identical_start": False}), ("fedsoft", {"clusters": 5, "mu": 0.01, "interval": 2}),
      ("fesem", {"clusters": 5, "mu": 0.1}), ("moon", {"mu": 5.0, "temperature": 0.5}), ("fedprox", {"mu": 0.01}),
      ("fedrs", {"alpha": 0.5, "scaling": "missing"}), ("fedlc", {"tau": 1.0})],
@@ -192,11 +188,10 @@ def test_clustering_can_be_chosen_by_itself():
     words = ["algorithm=fedconcat", "algorithm@algorithm.clustering=fesem", "algorithm.clustering.mu=0.3"]
     config = composed(*words, paper=None)
     assert config.algorithm.clustering == {
-        "name": "fesem", "_target_": "fedexp.algorithms.fesem.FeSEM", "_partial_": True, "clusters": 5, "mu": 0.3,
+        "name": "fesem", "_target_": "fedexp.algorithms.fesem.FeSEM", "clusters": 5, "mu": 0.3,
     }  # fmt: skip
     algorithm = build_algorithm(config)
-    assert (algorithm.clustered.clusters, algorithm.clustered.mu) == (5, 0.3)
-    assert algorithm.clustered.clients_per_round == config.clients_per_round
+    assert algorithm.clustering == FeSEM(clusters=5, mu=0.3)
 
 
 @pytest.mark.parametrize(

@@ -1,56 +1,208 @@
-"""Any runs beside each other, the command itself, and dashboards."""
+"""Any runs beside each other: what differs in effect names them, and what came out of them stands first."""
 
+import io
+import math
 import shutil
-from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
-from recorded import asked, leave_run
+from composing import asked
+from recorded import leave_run
+from rich.console import Console
 
-from fedexp.report.__main__ import main
+from fedexp.config.saved import saved
+from fedexp.errors import ConfigError
 from fedexp.report.any_runs import compare_runs
-from fedexp.report.dashboard import build, plan
+from fedexp.report.html import html
 from fedexp.report.page import NOTHING
 from fedexp.report.runs import read
+from fedexp.report.writers import latex, markdown, terminal, write
+
+PARTITION = "client,class_0,class_1\n0,7,0\n1,2,5\n"
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """Two algorithms, two learning rates, two seeds; written once for all tests here."""
+    root = tmp_path_factory.mktemp("left")
+    (sweep,) = asked("algorithm=fedavg,fedcat", "local.lr=0.1,0.2", "seed=0,1", f"output_root={root}")
+    for number, job in enumerate(sweep.jobs):
+        (leave_run(job, [0.1, 0.5 + 0.02 * number]) / "partition.csv").write_text(PARTITION)
+    return root
 
 
 @pytest.fixture
-def outputs(tmp_path):
-    (sweep,) = asked("algorithm=fedavg,fedcat", "local.lr=0.1,0.2", "seed=0,1", f"output_root={tmp_path}")
-    for number, job in enumerate(sweep.jobs):
-        leave_run(job, [0.1, 0.5 + 0.02 * number])
+def outputs(left, tmp_path):
+    """The same, to be added to."""
+    shutil.copytree(left, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
-def test_what_differs_becomes_the_columns(outputs):
-    page = compare_runs(read(outputs))
-    sheet = page.sheets[0]
-    assert sheet.header[1:3] == ["algorithm", "local.lr"]
-    assert "seed" not in sheet.header
-    best = [entry.main for entry in sheet.rows[0]]
-    assert best[1:3] == ["fedcat", "0.2"]
-    assert "63.00 ± 1.41" in best  # seeds 62 % and 64 %
-    assert len(sheet.rows) == 4
+def compared(root, **asked_for):
+    return compare_runs(read(root), **asked_for)
+
+
+def labels(page, sheet=0):
+    return [row[0].main for row in page.sheets[sheet].rows]
+
+
+def values(page, label, sheet=0):
+    (row,) = [row for row in page.sheets[sheet].rows if row[0].main == label]
+    return dict(zip(page.sheets[sheet].header, (entry.main for entry in row)))
+
+
+def titled(page, title):
+    return next(number for number, sheet in enumerate(page.sheets) if sheet.title.startswith(title))
+
+
+def test_what_differs_names_the_line_and_results_come_first(left):
+    page = compared(left)
+    assert labels(page) == ["fedcat, lr=0.2", "fedcat, lr=0.1", "fedavg, lr=0.2", "fedavg, lr=0.1"]
+    assert page.sheets[0].header == ["", "final, %", "best, %", "rounds", "MB", "runs", "algorithm", "local.lr"]
+    assert page.sheets[0].narrow().header[-1] == "runs"
+    best = values(page, "fedcat, lr=0.2")
+    assert best["final, %"] == best["best, %"] == "63.00 ± 1.41"  # seeds 62 % and 64 %
+    assert (best["rounds"], best["MB"], best["runs"]) == ("60", "60.0", "2")
     assert len(page.records) == 8
 
 
-def test_a_seed_that_an_algorithm_takes_too_is_a_seed(tmp_path):
-    (sweep,) = asked("algorithm=fedavg,data_sharing", "seed=0,1", f"output_root={tmp_path}")
-    for number, job in enumerate(sweep.jobs):
-        leave_run(job, [0.1 * number])
-    page = compare_runs(read(tmp_path))
-    assert len(page.sheets[0].rows) == 2
-    assert "algorithm.seed" not in page.sheets[0].header
-    assert "25.00 ± 7.07" in [entry.main for entry in page.sheets[0].rows[0]]
+def test_numbers_are_whole_in_eighty_columns(tmp_path):
+    """Four algorithms, of which one in two settings of its own, and three seeds."""
+    words = ["seed=0,1,2", "evaluate.clients=all", f"output_root={tmp_path}"]
+    fedprox = ["algorithm=fedprox", "algorithm.mu=0.001,0.123456789"]
+    of_clients = {"client_accuracy_mean": 0.5, "client_accuracy_worst10": 0.25}
+    for own in (["algorithm=fedavg,fedcat,scaffold"], fedprox):
+        (sweep,) = asked(*own, *words)
+        for number, job in enumerate(sweep.jobs):
+            leave_run(job, [0.1, 0.6 + 0.07 * number % 0.3], columns=of_clients)
+    page = compared(tmp_path)
+    assert {*labels(page)} == {"fedavg", "fedcat", "scaffold", "fedprox mu=0.001", "fedprox mu=0.123456789"}
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    terminal(page, console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for sheet in page.sheets:
+        for row in sheet.narrow().rows:
+            assert any(all(entry.main in line for entry in row[1:]) for line in lines), row
+    clients = values(page, "fedavg", titled(page, "Accuracy of clients"))
+    assert (clients["mean, %"], clients["worst tenth, %"]) == ("50.00 ± 0.00", "25.00 ± 0.00")
+
+
+def test_the_two_best_of_each_problem_are_marked(tmp_path):
+    (sweep,) = asked("partition=dir0.1,iid", "algorithm=fedavg,fedcat,scaffold", f"output_root={tmp_path}")
+    for job, final in zip(sweep.jobs, (0.3, 0.4, 0.5, 0.9, 0.8, 0.7)):
+        leave_run(job, [final])
+    page = compared(tmp_path)
+    marks = {row[0].main: row[1].mark for row in page.sheets[0].rows}
+    assert marks == {
+        "dir0.1, scaffold": "best", "dir0.1, fedcat": "second", "dir0.1, fedavg": "",
+        "iid, fedavg": "best", "iid, fedcat": "second", "iid, scaffold": "",
+    }  # fmt: skip
+    assert "dir0.1, scaffold & \\textbf{50.00} & \\textbf{50.00}" in latex(page)
+    assert "iid, fedcat & \\underline{80.00}" in latex(page)
+
+
+def test_the_way_to_a_target(tmp_path):
+    """Accuracies of rounds 1, 2, 3; a round takes 1 MB and a second, or 7 simulated ones."""
+    (sweep,) = asked("algorithm=fedavg,fedcat", "seed=0,1", "rounds=3", f"output_root={tmp_path}")
+    for job, accuracies in zip(sweep.jobs, ([0.1, 0.5, 0.7], [0.1, 0.2, 0.9], [0.1, 0.2, 0.3], [0.6, 0.6, 0.6])):
+        leave_run(job, accuracies, columns={"seconds": 7})
+    page = compared(tmp_path, targets=[0.5, 0.65])
+    half = titled(page, "Until 50 %")
+    assert values(page, "fedavg", half) == {
+        "": "fedavg", "rounds": "2.5 ± 0.7", "MB": "2.5 ± 0.7", "seconds": "7.0 ± 0.0", "runs": "2 of 2",
+    }  # fmt: skip
+    assert values(page, "fedcat", half)["rounds"] == "1.0" and values(page, "fedcat", half)["runs"] == "1 of 2"
+    assert values(page, "fedcat", titled(page, "Until 65 %"))["rounds"] == NOTHING
+    assert "Until 80 % are reached" in [sheet.title for sheet in compared(tmp_path).sheets]  # fedavg's best
+    with pytest.raises(ConfigError, match=r"target=80.0: accuracies are fractions"):
+        compared(tmp_path, targets=[80.0])
+
+
+def test_time_is_a_simulation_s_where_there_is_one(tmp_path):
+    (sweep,) = asked("rounds=2", "targets=[0.5]", f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.2, 0.6], columns={"simulated_seconds": 42})
+    page = compared(tmp_path)
+    assert values(page, "fedavg", titled(page, "Until 50 %"))["simulated s"] == "42.0"
+
+
+def test_differences_from_a_baseline_are_paired_by_seed(tmp_path):
+    """FedCat is 10 and 12 points ahead of FedAvg in the same seeds: 11 ± t(0.975, 1) * 1.414 / sqrt(2); SCAFFOLD 0."""
+    (sweep,) = asked("algorithm=fedavg,fedcat,scaffold", "seed=0,1", f"output_root={tmp_path}")
+    for job, final in zip(sweep.jobs, (0.40, 0.60, 0.50, 0.72, 0.39, 0.61)):
+        leave_run(job, [final])
+    page = compared(tmp_path)
+    sheet = titled(page, "Final accuracy less that of fedavg")
+    line = values(page, "fedcat", sheet)
+    reach = 12.7062 * math.sqrt(2) / math.sqrt(2)
+    assert (line["points"], line["pairs"], line["excludes 0"]) == ("+11.00", "2", "no")
+    assert line["95% interval"] == f"{11 - reach:+.2f} to {11 + reach:+.2f}"
+    (more,) = asked("algorithm=fedavg,fedcat", "seed=2,3,4", f"output_root={tmp_path}")
+    for job, final in zip(more.jobs, (0.40, 0.60, 0.50, 0.51, 0.72, 0.61)):
+        leave_run(job, [final])
+    line = values(compared(tmp_path), "fedcat", sheet)  # 10, 12, 11, 12, 11
+    assert (line["points"], line["excludes 0"], line["pairs"]) == ("+11.20", "yes", "5")
+    other = compared(tmp_path, baseline="scaffold")
+    assert labels(other, sheet) == ["fedcat", "fedavg"]
+    with pytest.raises(ConfigError, match=r"baseline=fedavgg: is not among what is compared; did you mean fedavg\?"):
+        compared(tmp_path, baseline="fedavgg")
+
+
+def test_any_key_can_be_the_baseline(left):
+    page = compared(left, baseline="local.lr=0.1")
+    assert labels(page, titled(page, "Final accuracy less that of local.lr=0.1")) == [
+        "fedcat, lr=0.2",
+        "fedavg, lr=0.2",
+    ]
+
+
+def test_a_setting_at_its_default_is_shown_with_its_value(tmp_path):
+    (sweep,) = asked("algorithm=fedprox", "algorithm.mu=0.01,0.1", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5])
+    (other,) = asked("algorithm=fedprox", "server_optimizer.lr=0.5", f"output_root={tmp_path}")
+    leave_run(other.jobs[0], [0.4])
+    assert sorted(labels(compared(tmp_path))) == [
+        "fedprox mu=0.01, sgd lr=0.5", "fedprox mu=0.01, sgd lr=1.0", "fedprox mu=0.1, sgd lr=1.0",
+    ]  # fmt: skip
+
+
+def test_an_algorithm_s_key_names_it_only_where_it_varies_within_that_algorithm(tmp_path):
+    """FedAvg has no epsilon, uniform selection no distance; where one name stands for several, the key is said."""
+    parts = "selection=uniform,clusamp", "algorithm=fedavg,fedcat", "partition=dir0.1,dir0.5"
+    (sweep,) = asked(*parts, "clients_per_round=2", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5])
+    found = labels(compared(tmp_path))
+    assert "dir0.1, fedcat, uniform" in found and "dir0.5, fedavg, clusamp" in found and len(found) == 8
+    (other,) = asked("algorithm=fedcat", "algorithm.epsilon=0.9", "clients_per_round=2", f"output_root={tmp_path}")
+    leave_run(other.jobs[0], [0.5])
+    found = labels(compared(tmp_path))
+    assert "dir0.1, fedcat epsilon=0.9, uniform" in found and "dir0.1, fedcat epsilon=0.5, clusamp" in found
+    assert "dir0.1, fedavg, uniform" in found
+
+
+def test_one_run_carried_out_twice_as_far_is_a_line_of_its_own(tmp_path):
+    for rounds, accuracy in ((4, 0.4), (8, 0.8)):
+        (sweep,) = asked(f"rounds={rounds}", f"output_root={tmp_path / str(rounds)}")
+        leave_run(sweep.jobs[0], [accuracy])
+    page = compare_runs(read(tmp_path / "4", tmp_path / "8"))
+    assert [[entry.main for entry in row[:2]] for row in page.sheets[0].rows] == [
+        ["rounds=8", "80.00"], ["rounds=4", "40.00"],
+    ]  # fmt: skip
 
 
 def test_what_is_incomplete_is_not_averaged(outputs):
     (sweep,) = asked("algorithm=fedcat", "local.lr=0.2", "seed=2,3", f"output_root={outputs}")
-    leave_run(sweep.jobs[0], [0.9], status="interrupted")
+    folder = leave_run(sweep.jobs[0], [0.9], status="interrupted")
     (other,) = asked("algorithm=scaffold", f"output_root={outputs}")
     leave_run(other.jobs[0], [0.95], status="interrupted")
-    rows = [[entry.main for entry in row] for row in compare_runs(read(outputs)).sheets[0].rows]
-    assert rows[0][1:3] == ["fedcat", "0.2"] and "63.00 ± 1.41" in rows[0] and "finished, interrupted" in rows[0]
-    assert rows[-1][1] == "scaffold", "what is complete comes first"
+    page = compared(outputs)
+    assert values(page, "fedcat, lr=0.2")["final, %"] == "63.00 ± 1.41"
+    assert values(page, "fedcat, lr=0.2")["runs"] == "2 of 3"
+    assert f"{folder.name}: interrupted." in page.notes
+    assert labels(page)[-1] == "scaffold, lr=0.1", "what is complete comes first"
 
 
 def test_an_own_class_under_another_ones_name_has_a_line_of_its_own(tmp_path):
@@ -59,49 +211,36 @@ def test_an_own_class_under_another_ones_name_has_a_line_of_its_own(tmp_path):
         (sweep,) = asked("algorithm=fedavg", *own, *words)
         for job in sweep.jobs:
             leave_run(job, [0.5])
-    sheet = compare_runs(read(tmp_path)).sheets[0]
-    assert sheet.header[1] == "algorithm._target_"
-    rows = [[entry.main for entry in row] for row in sheet.rows]
-    assert sorted(row[1].split(".")[-1] for row in rows) == ["FedAvg", "FedRS"]
-    assert [row[sheet.header.index("seeds")] for row in rows] == ["2", "2"]
+    page = compared(tmp_path)
+    assert sorted(labels(page)) == ["fedavg _target_=FedAvg", "fedavg _target_=FedRS"]
+    assert [values(page, label)["runs"] for label in labels(page)] == ["2", "2"]
 
 
-def test_a_copy_of_a_run_is_no_other_seed(outputs, tmp_path_factory):
-    copy = tmp_path_factory.mktemp("copies")
-    shutil.copytree(outputs, copy, dirs_exist_ok=True)
-    page = compare_runs(read(outputs, copy))
+def test_a_copy_of_a_run_is_no_other_seed(left, tmp_path):
+    shutil.copytree(left, tmp_path, dirs_exist_ok=True)
+    page = compare_runs(read(left, tmp_path))
     assert len(page.records) == 8
-    assert {row[-2].main for row in page.sheets[0].rows} == {"2"}
+    assert {values(page, label)["runs"] for label in labels(page)} == {"2"}
 
 
 def test_a_model_that_ended_at_chance_is_noted(outputs):
     (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
     file = leave_run(sweep.jobs[0], [0.1]) / "result.json"
     file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
-    assert compare_runs(read(outputs)).notes == [f"{file.parent.name}: ended at chance, it has not learned."]
+    assert compared(outputs).notes == [f"{file.parent.name}: ended at chance, it has not learned."]
 
 
 def test_what_is_not_known_is_left_open(outputs):
     (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
     (leave_run(sweep.jobs[0], [0.9]) / "result.json").unlink()
-    sheet = compare_runs(read(outputs)).sheets[0]
-    last = dict(zip(sheet.header, (entry.main for entry in sheet.rows[-1])))
-    assert (last["rounds"], last["MB sent"], last["final accuracy, %"]) == (NOTHING,) * 3
+    page = compared(outputs)
+    line = values(page, labels(page)[-1])
+    assert (line["rounds"], line["MB"], line["final, %"], line["runs"]) == (NOTHING, NOTHING, NOTHING, "0 of 1")
 
 
-def test_a_run_named_twice_is_one(outputs):
-    folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
-    assert len(read(outputs, folder, outputs / ".")) == 8
-
-
-@pytest.mark.parametrize(
-    "text", [b"algorithm: {name: x}", b"a: [", b"\xff\xfe", b"- 1", b"seed: 0\nmeasures: 3\nalgorithm: 1"]
-)
-def test_a_folder_that_holds_no_run_is_said_and_left_out(outputs, text, capsys):
-    (outputs / "odd").mkdir()
-    (outputs / "odd" / "config.yaml").write_bytes(text)
-    assert main([str(outputs)]) == 0
-    assert "odd holds no run" in capsys.readouterr().err
+def test_a_run_named_twice_is_one(left):
+    folder = next(path for path in left.iterdir() if "fedcat" in path.name)
+    assert len(read(left, folder, left / ".")) == 8
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{"])
@@ -111,64 +250,101 @@ def test_a_damaged_result_is_a_run_that_is_not_complete(outputs, text):
     assert sorted(run.complete for run in read(outputs)) == [False] + [True] * 7
 
 
-def test_a_table_of_which_nothing_composes_overwrites_no_report(tmp_path, capsys):
-    assert main(["table=fedcat_1", "rounds=x", "--to", str(tmp_path / "reports")]) == 2
-    assert "'x'" in capsys.readouterr().err
-    assert not (tmp_path / "reports").exists()
+def test_curves_are_means_with_bands_over_every_axis(left):
+    page = compared(left)
+    chart = page.pictures[0].chart()
+    lines = [trace for trace in chart["data"] if trace.get("showlegend", True)]
+    assert [trace["name"] for trace in lines] == labels(page), "as short as the table's names"
+    assert lines[0]["y"] == pytest.approx([10, 63]) and list(lines[0]["x"]) == [59, 60]
+    assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in lines}) == 4
+    band = next(trace for trace in chart["data"] if trace["name"] == lines[0]["name"] and "fill" in trace)
+    assert band["y"] == pytest.approx([10, 63 + math.sqrt(2), 63 - math.sqrt(2), 10])
+    over = {button["label"]: button["args"][0]["x"][-1] for button in chart["layout"]["updatemenus"][0]["buttons"]}
+    assert {name: list(x) for name, x in over.items()} == {"round": [59, 60], "bytes": [59, 60], "seconds": [59, 60]}
+    panels = page.pictures[0].draw().axes
+    assert [axes.get_xlabel() for axes in panels] == ["round", "sent in both directions, MB", "seconds of this machine"]
 
 
-def test_the_command_writes_every_format(outputs, capsys):
-    assert main([str(outputs)]) == 0
-    said = capsys.readouterr().out
-    assert "63.00 ± 1.41" in said
-    written = sorted(path.suffix for path in (outputs / "reports/runs").iterdir())
-    assert written == [".csv", ".html", ".md", ".tex"]
-    assert main([str(outputs)]) == 0  # a report is no run
+def test_two_keys_make_a_map(left):
+    page = compared(left)
+    (picture,) = [picture for picture in page.pictures if picture.name == "heat_map"]
+    trace = picture.chart()["data"][0]
+    assert (trace["y"], trace["x"]) == (["fedavg", "fedcat"], ["0.1", "0.2"])
+    np.testing.assert_allclose(trace["z"], [[51, 55], [59, 63]])
+    assert picture.draw().axes[0].get_xlabel() == "local.lr"
+    assert "heat_map" not in [picture.name for picture in compare_runs(read(left)[:2]).pictures]
 
 
-def test_the_command_reports_a_table(tmp_path, capsys):
-    (sweep,) = asked("+table=fedcat_3", f"output_root={tmp_path}")
-    leave_run(sweep.jobs[0], [0.51])
-    assert main(["table=fedcat_3", f"output_root={tmp_path}"]) == 0
-    assert "51.00" in capsys.readouterr().out
-    assert "51.01" in (tmp_path / "reports/fedcat_3/fedcat_3.md").read_text()
+def test_a_page_shows_a_partition_and_needs_no_network(left):
+    page = compared(left)
+    web = html(page)
+    assert "Curves and partitions" in web and "examples of each class that each client holds" in web
+    counts = page.pictures[-1].chart()["data"][0]
+    np.testing.assert_array_equal(counts["z"], [[7, 2], [0, 5]])
+    assert len(web) < 6e6 and "<script src" not in web and "<link" not in web
+    page.pictures = [picture for picture in page.pictures if picture.draw is not None]
+    assert "Curves and partitions" not in html(page)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere/at/all"], "neither a folder"),
-        (["table=fedcat_9"], "fedcat_9"),
-        (["rounds=3"], "name a table"),
-        (["table=3"], "table=3: names no option; known: cadis_1"),
-        (["table=fedcat_1", "table.seed=3"], "table.seed=3: no such key; did you mean seeds?"),
-        (["table=fedcat_1", "+scale=quick", "scale.seeds=0"], "scale.seeds=0: must be at least 1"),
-        (["table=fedcat_1", "table.seeds=[]"], "table.seeds=[]: must name at least one"),
-        (["table=fedcat_3", "--to", __file__], f"--to={__file__}: cannot be written to"),
-        (["table=fedcat_1", "round=3"], "round=3: no such key; did you mean rounds?"),
-        (["table=fedcat_3", "algorithm.muu=3"], "algorithm.muu=3: no such key; known: _target_, "),
-    ],
-)
-def test_what_cannot_be_reported_is_said(words, said, capsys):
-    assert main(words) == 2
-    assert said in capsys.readouterr().err
+def test_files_of_a_report(left, tmp_path):
+    write(compared(left), tmp_path / "to")
+    names = {path.name for path in (tmp_path / "to").iterdir()}
+    assert names == {f"runs.{kind}" for kind in ("md", "csv", "tex", "html")} | {
+        f"{figure}.{kind}" for figure in ("accuracy", "heat_map") for kind in ("png", "pdf")
+    }
+    records = pd.read_csv(tmp_path / "to/runs.csv")
+    assert {"setting", "algorithm", "local.lr", "seed", "final_accuracy", "rounds_to_0.55"} <= {*records}
 
 
-def test_a_dashboard_without_credentials_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert main(["table=fedcat_3", "--dashboard"]) == 0
-    said = capsys.readouterr().out
-    assert "would make" in said
-    assert 'workspace "fedcat_3" in project fedexp, over the runs of group fedcat_3' in said
-    assert "Test accuracy over bytes sent: lines of test_accuracy over bytes_total" in said
+SPOILT = [
+    ("config.yaml", lambda text: text + b"\xff\xfe", "config.yaml cannot be read"),
+    ("config.yaml", lambda text: text.replace(b"rounds: 60", b"rounds: many"), "config.yaml lacks rounds"),
+    ("config.yaml", lambda text: b"[" * 10**5, "config.yaml cannot be read"),
+    ("result.json", lambda text: text.replace(b'"rounds": 60', b'"rounds": "many"'), "no number for rounds"),
+    ("config.yaml", lambda text: b"rounds: " + b"- " * 10**5, "config.yaml cannot be read"),
+    ("config.yaml", lambda text: text + b"extra: &x [1]\nmore: [*x, *x]\n", "config.yaml cannot be read"),
+    ("result.json", lambda text: text.replace(b'"best_accuracy"', b'"best_accuracy": NaN, "x"'), "best_accuracy"),
+]
 
 
-def test_a_dashboard_is_what_the_plan_says():
-    pytest.importorskip("wandb_workspaces")
-    (sweep,) = asked("+table=fedcat_3", "+scale=quick")
-    wanted = replace(plan(sweep), entity="someone")
-    made = build(wanted)
-    assert [section.name for section in made.sections] == list(wanted.sections)
-    assert [len(section.panels) for section in made.sections] == [len(panels) for panels in wanted.sections.values()]
-    text = made._to_model().model_dump_json()
-    assert "fedcat_3" in text and "quick" in text and "bytes_total" in text
+@pytest.mark.parametrize(("name", "change", "said"), SPOILT, ids=[f"{name} {said}" for name, _, said in SPOILT])
+def test_an_unreadable_folder_is_named_and_left_out(outputs, caplog, name, change, said):
+    folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    assert "7 runs" in compared(outputs).title
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{folder} is left out: ") and said in line
+
+
+def test_nothing_in_a_stranger_s_config_is_resolved(outputs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "s3cret")
+    folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
+    text = (folder / "config.yaml").read_text().replace("momentum: 0.9", "momentum: ${nosuch}")
+    (folder / "config.yaml").write_text(text.replace("batch_size: 10", "batch_size: ${oc.env:SECRET}"))
+    assert "${oc.env:SECRET}" in (folder / "config.yaml").read_text()
+    write(compared(outputs), tmp_path / "to")
+    assert not any(b"s3cret" in file.read_bytes() for file in (tmp_path / "to").iterdir())
+    with pytest.raises(ConfigError, match=r"interpolations, \$\{...\}: not resolved"):
+        saved(folder, [])
+
+
+def test_a_stranger_s_name_is_text_in_markdown_and_latex(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedcat", f"output_root={tmp_path}")
+    bad = "<b>[x](y)|`z`\\\\input{/etc/passwd}&#60;\\n\\\\input{x}"
+    for job in sweep.jobs:
+        file = leave_run(job, [0.5]) / "config.yaml"
+        file.write_text(file.read_text().replace("name: fedcat", f'name: "{bad}"'))
+    page = compared(tmp_path)
+    page.notes.append(labels(page)[0])
+    text, tex = markdown(page), latex(page)
+    assert r"&lt;b&gt;\[x\](y)\|\`z\`\\input{/etc/passwd}&amp;#60; \\input{x}" in text and "<b>" not in text
+    assert "\\input" not in "".join(line for line in tex.splitlines() if not line.startswith("%"))
+
+
+def test_a_stranger_s_name_is_text_on_the_page(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedcat", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        file = leave_run(job, [0.5]) / "config.yaml"
+        file.write_text(file.read_text().replace("name: fedcat", "name: <img src=x onerror=alert(1)>"))
+    web = html(compared(tmp_path))
+    assert "<img" not in web.replace("\\u003cimg", "") and "&lt;img src=x" in web

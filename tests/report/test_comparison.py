@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from recorded import asked, leave_run
+from composing import asked
+from recorded import leave_run
 
 from fedexp.report.comparison import compare
 from fedexp.report.html import html
@@ -51,7 +52,7 @@ def test_mean_spread_difference_and_missing_seeds(sweep, tmp_path):
     assert any("2 of 3 seeds" in note for note in page.notes)
     assert entry(page, "fedcat").main.startswith("53.00 ± 4.24")
     assert entry(page, "fedavg").missing
-    assert page.sheets[1].rows[0][3].main == f"2 / {sweep.jobs[0].protocol.rounds}"
+    assert page.sheets[1].rows[0][3].main == "1000 / 1000"
 
 
 def test_marks_winners_and_ranks(sweep, tmp_path):
@@ -77,12 +78,11 @@ def test_another_protocol_is_never_mixed_in(sweep, tmp_path):
     assert any("local.lr=0.5 (protocol: 0.01)" in note and "left out" in note for note in page.notes)
 
 
-def test_data_sharing_takes_the_seed_twice_and_its_seeds_are_averaged(tmp_path):
+def test_seeds_of_data_sharing_are_averaged(tmp_path):
     (sweep,) = asked(
         "+table=zhao2018_fig7", "table.seeds=[0,1,2]", 'table.select="^warm-up beta=10"', f"output_root={tmp_path}"
     )
     for job, final in zip(sweep.jobs, (0.7, 0.8, 0.9)):
-        assert job.config.algorithm.seed == job.config.seed
         leave_run(job, [final])
     page = page_of(sweep, tmp_path)
     (line,) = page.records.to_dict("records")
@@ -103,7 +103,7 @@ def test_a_table_may_repeat_distributions_at_one_seed(tmp_path):
 
 
 def test_what_was_measured_besides_makes_no_other_protocol_and_no_other_run(sweep, tmp_path):
-    watched = {"measures.reference": "centralized", "targets": [0.9], "evaluate_clients": "all"}
+    watched = {"reference": "centralized", "targets": [0.9], "evaluate.clients": "all"}
     first, second, third = jobs_of(sweep, "fedcat")
     leave_run(first, [0.5])
     leave_run(first, [0.5], **watched)
@@ -130,7 +130,52 @@ def test_what_the_command_line_changes_is_said_too(tmp_path):
     leave_run(jobs_of(sweep, "fedcat")[0], [0.1] * 7)
     page = page_of(sweep, tmp_path)
     assert "local.lr=0.5 (protocol: 0.01)" in record(page, "fedcat").deviation
-    assert page.sheets[1].rows[0][3].main == f"7 / {sweep.jobs[0].protocol.rounds}"
+    assert page.sheets[1].rows[0][3].main == "7 / 1000"
+
+
+def test_a_run_is_read_after_as_many_rounds_as_are_asked_for(tmp_path):
+    """One of 9 rounds: after 7 of them, by a table of 7; a table of 12, or of the protocol's 1000, finds it short."""
+    (nine,) = asked(*WORDS, ROW, "rounds=9", f"output_root={tmp_path}")
+    first, second, third = jobs_of(nine, "fedcat")
+    leave_run(first, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+    leave_run(second, [0.1] * 9, status="diverged")
+    leave_run(third, [0.1, 0.3])  # of rounds 8 and 9
+    for rounds, accuracy, lacking in (
+        (7, (70 + 10) / 2, "2 of 3 seeds; seed 2 was not evaluated after round 7, of its 9"),
+        (9, (90 + 10 + 30) / 3, ""),
+        (12, 10, "1 of 3 seeds; seed 0 has 9 of 12 rounds; seed 2 has 9 of 12 rounds"),
+        (1000, 10, "1 of 3 seeds; seed 0 has 9 of 1000 rounds; seed 2 has 9 of 1000 rounds"),
+    ):
+        (sweep,) = asked(*WORDS, ROW, f"rounds={rounds}", f"output_root={tmp_path}")
+        page = page_of(sweep, tmp_path)
+        line = record(page, "fedcat")
+        assert (line.measured, line.lacking) == (pytest.approx(accuracy), lacking), rounds
+        assert line.rounds == min(rounds, 9)
+        assert page.sheets[1].rows[0][3].main == f"{min(rounds, 9)} / 1000"
+
+
+def test_a_best_accuracy_is_of_the_rounds_that_are_asked_for(tmp_path):
+    words = [*WORDS, ROW, "table.measure=best", f"output_root={tmp_path}"]
+    (four,) = asked(*words, "rounds=4")
+    leave_run(jobs_of(four, "fedcat")[0], [0.2, 0.5, 0.3, 0.9])
+    (three,) = asked(*words, "rounds=3")
+    assert record(page_of(three, tmp_path), "fedcat").measured == pytest.approx(50)
+    assert record(page_of(four, tmp_path), "fedcat").measured == pytest.approx(90)
+
+
+def test_a_key_at_its_default_is_said_with_its_value(sweep, tmp_path):
+    """Of the run or of the protocol; a key that one of them does not have at all is said so."""
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **{"local.momentum": 0.5, "server_optimizer.lr": 0.5})
+    hidden = {"model._target_": "fedexp.models.mcmahan.mcmahan_cnn", "model.name": "mcmahan_cnn", "model.hidden": 64}
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5], **hidden)
+    page = page_of(sweep, tmp_path)
+    assert record(page, "fedcat").deviation == (
+        "server_optimizer.lr=0.5 (protocol: 1.0); local.momentum=0.5 (protocol: 0.9)"
+    )
+    assert record(page, "fedavg").deviation == (
+        "model=mcmahan_cnn (protocol: simple_cnn); model.hidden=64 (not in the protocol)"
+    )
+    assert "None" not in markdown(page)
 
 
 def test_a_copy_of_the_data_is_named(sweep, tmp_path):
@@ -188,8 +233,23 @@ def test_every_format_tells_the_same(sweep, tmp_path):
     assert "\\textbf{59.00} {\\scriptsize (51.02, +7.98)}" in tex
     assert "fedcat\\_gc" in tex and tex.count("\\toprule") == tex.count("\\bottomrule") == len(page.sheets)
     assert '<span class="main best">59.00</span>' in web
-    assert web.count("data:image/svg+xml;base64,") == 1
-    assert "http://" not in web and "https://" not in web and "<script" not in web
+    assert web.count('class="plotly-graph-div"') == 1
+    assert "<script src" not in web and "<link" not in web
+    published = [trace for trace in page.pictures[0].chart()["data"] if trace.get("mode") == "markers"]
+    assert {trace["name"]: trace["y"] for trace in published} == {name: [value] for name, value in PRINTED.items()}
+
+
+def test_a_table_s_runs_are_compared_as_any_runs_are(sweep, tmp_path):
+    for seed, job in enumerate(jobs_of(sweep, "fedcat")[:2]):
+        leave_run(job, [0.2, 0.5 + 0.02 * seed])
+    for job in jobs_of(sweep, "fedavg")[:2]:
+        leave_run(job, [0.1, 0.4])
+    page = compare(sweep, read(tmp_path), targets=[0.5])
+    sheets = {sheet.title: [[entry.main for entry in row] for row in sheet.rows] for sheet in page.sheets[3:]}
+    assert [*sheets] == ["Test accuracy", "Until 50 % are reached", "Final accuracy less that of fedavg"]
+    assert sheets["Test accuracy"][1][:3] == ["cifar10 dir0.1 fedcat", "51.00 ± 1.41", "51.00 ± 1.41"]
+    assert sheets["Until 50 % are reached"][1][1] == "1,000.0 ± 0.0"
+    assert sheets["Final accuracy less that of fedavg"][0][:2] == ["cifar10 dir0.1 fedcat", "+11.00"]
 
 
 def test_a_tie_has_no_winner(sweep, tmp_path):

@@ -5,16 +5,15 @@ from collections import defaultdict
 from functools import cache
 
 import pytest
+from composing import asked
 from omegaconf import OmegaConf
-from recorded import asked
 
-from fedexp.compose import Composer
-from fedexp.main import CONF
+from fedexp.config.compose import CONF
+from fedexp.config.schema import check
 from fedexp.report import published
-from fedexp.settings import check
+from fedexp.sweep.table import Measure
 
 TABLES = sorted(path.stem for path in (CONF / "table").glob("*.yaml"))
-COMPOSER = Composer()  # tables share most of their choices
 NAMES = {"speech_commands": "kws", "image_folder": "pill"}  # printed otherwise than configured
 MODELS = {  # and what stands for a printed model (conf/model/zhao2018, fedcat)
     ("zhao2018", "cifar10", "mcmahan_cnn"): "tf_cnn",
@@ -32,7 +31,7 @@ ROUNDS = {  # of FedConcat's tables: baselines, encoders, heads (and those of Fa
 @cache
 def jobs(table):
     """All runs of a table with one seed: composed once for all tests."""
-    (sweep,) = asked(f"+table={table}", "table.seeds=[1]", compose=COMPOSER)
+    (sweep,) = asked(f"+table={table}", "table.seeds=[1]")
     return sweep.jobs
 
 
@@ -63,6 +62,16 @@ def test_cells_and_configs_map_both_ways(table):
             assert job.config.local.batch_size == config.clients_per_round * config.local.batch_size, job.name
     told = [(job.fingerprint, str(job.cell.measure)) for job in cells]
     assert len(set(told)) == len(told), "two cells would read the same number from the same run"
+
+
+@pytest.mark.parametrize(("table", "cells"), [("cadis_1", 72), ("cadis_3", 54)])
+def test_cadis_s_best_accuracies_are_of_500_rounds(table, cells):
+    """On CIFAR-10 too, where 1,000 are for table 2, whose runs table 1 shares and table 3 does not."""
+    assert len(jobs(table)) == cells
+    for job in jobs(table):
+        assert job.cell.measure == Measure("best", 500), job.name
+        longer = table == "cadis_1" and job.config.dataset.name == "cifar10"
+        assert job.config.rounds == (1000 if longer else 500), job.name
 
 
 def test_what_is_printed_twice_from_one_run_is_the_same_number():

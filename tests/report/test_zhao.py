@@ -1,6 +1,7 @@
 """Figures of Zhao et al. (2018): what is drawn, from the folders of made runs, and what is kept apart."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,6 +20,20 @@ PARTITIONS = {
     "shards2": {"name": "shards2", "_target_": "fedexp.partition.shards.shards", "per_client": 2},
 }
 DATASET = {"name": "mnist", "_target_": "fedexp.data.vision.mnist", "root": "data", "transform": {"mean": []}}
+MODEL = {"name": "simple_cnn", "_target_": "fedexp.models.simple.simple_cnn"}
+ALGORITHMS = {
+    "fedavg": "fedexp.algorithms.fedavg.FedAvg",
+    "fedprox": "fedexp.algorithms.fedprox.FedProx",
+    "centralized": "fedexp.algorithms.centralized.Centralized",
+    "data_sharing": "fedexp.algorithms.data_sharing.DataSharing",
+    "fedavg_pretrained": "fedexp.algorithms.fedavg_pretrained.FedAvgPretrained",
+}
+PARTS = {
+    "selection": {"_target_": "fedexp.selection.uniform.Uniform"},
+    "server_optimizer": {"_target_": "fedexp.server_optimizer.sgd.Sgd", "lr": 1.0},
+    "compression": {"_target_": "fedexp.compression.none.NoCompression"},
+    "privacy": {"_target_": "fedexp.privacy.none.NoPrivacy"},
+}
 
 
 def make(root, partition, accuracy, algorithm="fedavg", divergence=None, local=None, status="finished", **more):
@@ -29,12 +44,13 @@ def make(root, partition, accuracy, algorithm="fedavg", divergence=None, local=N
     folder = root / f"run{len(list(root.iterdir()))}"
     folder.mkdir()
     config = {
-        "dataset": {**DATASET, **more.get("dataset", {})}, "model": more.get("model", {"name": "cnn"}), "clients": 10,
-        "clients_per_round": 10, "rounds": more.get("rounds", 2), "seed": more.get("seed", 0), "evaluate_every": 1,
-        "partition": partition, "algorithm": {"name": algorithm, **more.get("keys", {})},
+        "dataset": {**DATASET, **more.get("dataset", {})}, "model": more.get("model", MODEL), "clients": 10,
+        "clients_per_round": 10, "rounds": more.get("rounds", 2), "seed": more.get("seed", 0), **PARTS,
+        "evaluate": {"every": 1, "clients": "none", "on": "matched"}, "partition": partition,
+        "algorithm": {"name": algorithm, "_target_": ALGORITHMS.get(algorithm, "own.Mine"), **more.get("keys", {})},
         "local": {**LOCAL, **(local or {})}, "targets": [], "output_root": str(root), "paper": None,
         "hardware": {"device": "cpu", "precision": more.get("precision", "float32")},
-        "measures": {"reference": None if divergence is None else "centralized", "reference_rounds": None},
+        "measures": {}, "reference": None if divergence is None else "centralized", "reference_rounds": None,
     }  # fmt: skip
     result = {
         "status": status,
@@ -56,7 +72,8 @@ def make(root, partition, accuracy, algorithm="fedavg", divergence=None, local=N
 
 
 def emd(target, distribution):
-    return {"name": f"emd{target}", "target": target, "distribution": distribution, "shape": "random"}
+    own = {"target": target, "distribution": distribution, "shape": "random"}
+    return {"name": f"emd{target}", "_target_": "fedexp.partition.emd.emd", **own}
 
 
 @pytest.fixture
@@ -137,10 +154,14 @@ def test_data_sharing(runs):
     ("other", "first", "second"),
     [
         ({"local": {"lr": 0.5}}, "local.lr=0.1", "local.lr=0.5"),
-        ({"local": {"max_grad_norm": 1.0}}, "local.max_grad_norm=None", "local.max_grad_norm=1.0"),
-        ({"local": {"drop_last": True}}, "local.drop_last=False", "local.drop_last=True"),
+        ({"local": {"max_grad_norm": 1.0}}, "local.max_grad_norm=null", "local.max_grad_norm=1.0"),
+        ({"local": {"drop_last": True}}, "local.drop_last=false", "local.drop_last=true"),
         ({"precision": "bf16"}, "precision=float32", "precision=bf16"),
-        ({"dataset": {"_target_": "fedexp.data.image_folder.image_folder"}}, "dataset=mnist", "dataset=image_folder"),
+        (
+            {"dataset": {"_target_": "fedexp.data.image_folder.image_folder"}},
+            "dataset=mnist",
+            f"dataset=image_folder, dataset.root={Path('data').absolute()}",
+        ),
         ({"dataset": {"transform": {"mean": [0.1]}}}, "dataset.transform.mean=[]", "dataset.transform.mean=[0.1]"),
     ],
     ids=str,
@@ -162,11 +183,7 @@ def test_other_protocols_are_lines_of_their_own(runs, tmp_path, other, first, se
 
 
 def test_other_algorithms_are_lines_of_their_own(tmp_path):
-    for algorithm, target_, keys, value in (
-        ("fedavg", "fedexp.algorithms.fedavg.FedAvg", {}, 0.5),
-        ("fedprox", "fedexp.algorithms.fedprox.FedProx", {"mu": 0.1}, 0.6),
-    ):
-        keys = {"_target_": target_, **keys}
+    for algorithm, keys, value in (("fedavg", {}, 0.5), ("fedprox", {"mu": 0.1}, 0.6)):
         for target in (0.0, 1.44):
             for number in range(2):
                 make(tmp_path, emd(target, number), value, algorithm, keys=keys, emd=target, divergence=value)
@@ -223,10 +240,10 @@ def test_the_same_run_counts_once_whether_the_reference_was_measured_or_not(runs
 
 
 @pytest.mark.parametrize("name", ["data_sharing", "own"])
-def test_seeds_are_averaged_that_of_data_sharing_too(tmp_path, name):
+def test_seeds_are_averaged(tmp_path, name):
     """Whatever a class with a hold-out is called."""
     for seed, value in ((0, 0.5), (1, 0.7)):
-        keys = {"beta": 0.1, "alpha": 1.0, "holdout": 0.2, "seed": seed}
+        keys = {"beta": 0.1, "alpha": 1.0, "holdout": 0.2}
         make(tmp_path, PARTITIONS["shards1"], value, name, seed=seed, keys=keys)
     assert lines(zhao.accuracy_against_beta(zhao.read_runs([tmp_path]))) == {"shards1 (n=2)": ([10.0], [60])}
 
@@ -264,10 +281,10 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
     """Partitions and algorithms by their names; their keys where they differ under one name."""
     for name in ("iid", "shards1"):
         partition = PARTITIONS[name]
-        make(tmp_path, partition, 0.5, keys={"_target_": "fedexp.algorithms.fedavg.FedAvg"})
-        make(tmp_path, partition, 0.9, "centralized", keys={"_target_": "fedexp.algorithms.centralized.Centralized"})
+        make(tmp_path, partition, 0.5)
+        make(tmp_path, partition, 0.9, "centralized")
         for epochs in (5, 9)[: 1 if name == "iid" else 2]:
-            keys = {"_target_": "fedexp.algorithms.fedavg_pretrained.FedAvgPretrained", "pretraining_epochs": epochs}
+            keys = {"pretraining_epochs": epochs}
             make(tmp_path, partition, 0.6, "fedavg_pretrained", keys=keys, result={"pretraining_epochs": epochs})
     assert set(lines(zhao.accuracy_over_rounds(zhao.read_runs([tmp_path])))) == {
         "IID", "non-IID(1)", "SGD, partition=iid", "SGD, partition=shards, partition.per_client=1",

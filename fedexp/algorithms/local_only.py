@@ -1,0 +1,39 @@
+"""Local training alone: every client trains a model of its own and exchanges nothing, for comparison.
+
+A client that is drawn for a round trains as it would under FedAvg, from where it has come by itself: N clients, K of
+them a round, spend as much as FedAvg's. There is no global model; the one that is evaluated is the initial one.
+"""
+
+from dataclasses import dataclass
+
+from fedexp.algorithms.partially_shared import PartiallyShared
+from fedexp.compression.none import NoCompression
+from fedexp.engine import Context
+from fedexp.errors import require
+from fedexp.models import Model
+from fedexp.privacy.none import NoPrivacy
+from fedexp.selection.full import Full
+from fedexp.selection.uniform import Uniform
+from fedexp.server_optimizer.sgd import Sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOnly(PartiallyShared):
+    """All entries stay with the client."""
+
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        for name, standard in (("server_optimizer", Sgd()), ("compression", NoCompression()), ("privacy", NoPrivacy())):
+            part = getattr(self, name)
+            require(
+                part == standard, name, type(part).__name__,
+                f"has nothing to work on where clients exchange nothing; leave {name} as it is",
+            )  # fmt: skip
+        require(
+            self.selection.ordinary and type(self.selection) in (Uniform, Full),
+            "selection", type(self.selection).__name__,
+            "depends on what clients send, and they send nothing; use selection=uniform or full, with merge=examples",
+        )  # fmt: skip
+
+    def private(self, model: Model) -> set[str]:
+        return set(model.params())

@@ -1,0 +1,129 @@
+"""Bounds of settings, declared beside the field: `lr: Annotated[float, Above(0)] = 0.1`.
+
+A number must be finite as well wherever a bound is given. None is accepted where the type says so.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from fedexp.errors import require
+
+
+class Bound:
+    """A condition on one value. `words` says it after "must be"."""
+
+    @property
+    def words(self) -> str:
+        raise TypeError("a bound says itself what it asks for")
+
+    def holds(self, value: Any) -> bool:
+        raise TypeError("a bound says itself when it holds")
+
+
+@dataclass(frozen=True)
+class AtLeast(Bound):
+    least: float
+
+    @property
+    def words(self) -> str:
+        return f"at least {self.least:g}"
+
+    def holds(self, value: Any) -> bool:
+        return value >= self.least
+
+
+@dataclass(frozen=True)
+class Above(Bound):
+    limit: float
+
+    @property
+    def words(self) -> str:
+        return f"above {self.limit:g}"
+
+    def holds(self, value: Any) -> bool:
+        return value > self.limit
+
+
+@dataclass(frozen=True)
+class Within(Bound):
+    """From `low` to `high`; without the end itself where that end is open."""
+
+    low: float
+    high: float
+    open_below: bool = False
+    open_above: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"in {'(' if self.open_below else '['}{self.low:g}, {self.high:g}{')' if self.open_above else ']'}"
+
+    def holds(self, value: Any) -> bool:
+        above = value > self.low if self.open_below else value >= self.low
+        return above and (value < self.high if self.open_above else value <= self.high)
+
+
+@dataclass(frozen=True)
+class OneOf(Bound):
+    choices: tuple[Any, ...]
+
+    def __init__(self, *choices: Any) -> None:
+        object.__setattr__(self, "choices", choices)
+
+    @property
+    def words(self) -> str:
+        return f"one of {', '.join(map(str, self.choices))}"
+
+    def holds(self, value: Any) -> bool:
+        return value in self.choices
+
+
+def check_values(target: Any, values: Mapping[str, Any], group: str) -> None:
+    """Raise ConfigError for the first of `values` that breaks a bound declared by `target`'s fields or parameters.
+
+    The key that the error names is GROUP.NAME, or NAME alone where the group is empty.
+    """
+    for name, bounds in declared(target).items():
+        value = values.get(name)
+        if value is None:
+            continue
+        key = f"{group}.{name}".lstrip(".")
+        require(not isinstance(value, float) or math.isfinite(value), key, value, "must be finite")
+        for bound in bounds:
+            require(_holds(bound, value), key, value, f"must be {bound.words}{_or_null(target, name)}")
+
+
+def check_fields(settings: Any, group: str) -> None:
+    """The same for a dataclass that is built already."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    check_values(type(settings), values, group)
+
+
+def declared(target: Any) -> dict[str, list[Bound]]:
+    """The bounds of each field of a class, or of each parameter of a function."""
+    found = {}
+    for name, hint in _hints(target).items():
+        bounds = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bound)]
+        if bounds:
+            found[name] = bounds
+    return found
+
+
+def _holds(bound: Bound, value: Any) -> bool:
+    try:
+        return bound.holds(value)
+    except TypeError:  # of another type: a word where a number belongs
+        return False
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    own = get_type_hints(target, include_extras=True)
+    return own if inspect.isclass(target) else {name: hint for name, hint in own.items() if name != "return"}
+
+
+def _or_null(target: Any, name: str) -> str:
+    hint = _hints(target)[name]
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return ", or null" if type(None) in get_args(inner) else ""

@@ -1,0 +1,17 @@
+"""The programs beside the main one: `python -m fedexp NAME ...`."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from fedexp.config.explain import exit_code
+
+PROGRAMS = ("again", "bench", "partition", "protocol", "report", "roofline", "study")
+
+
+def carry_out(name: str, words: Sequence[str]) -> int:
+    """One of the programs, given the words after its name: its exit code. Its help is its module's docstring."""
+    program = import_module(f"fedexp.cli.{name}")
+    if {"--help", "-h"} & {*words}:
+        print(program.__doc__)
+        return 0
+    return exit_code(program.main, list(words))

@@ -1,0 +1,252 @@
+"""This machine's speed: against hand-written PyTorch loops that do the same work, and how long runs will take.
+
+    python -m fedexp bench                  # cases A to E
+    python -m fedexp bench A D rounds=5     # some of them, with so many measured rounds of each loop
+    python -m fedexp bench rounds=5         # all of them, likewise
+    python -m fedexp bench paper=fedcat dataset=mnist   # a composed run, of any algorithm: here rounds=N is the run's
+                                                        # own, and three are measured
+    python -m fedexp bench --fast algorithm=fedcat      # the same, without the hand-written loops
+    python -m fedexp bench +table=fedcat_1              # hours of a table, row by row, or of a sweep of several values:
+                                                        # a round of each kind of run is measured
+
+The plain loop is FedAvg as one would write it; the floor is the same with all that is known to make it fast on a CPU
+(fedexp/cli/hand_written.py). The loops alternate in one process (a fresh one for each case), round by round, on the
+same data, model and settings; whole rounds are timed: selection, copying, training, merging and, for fedexp, the
+measures. The hand-written loops do not augment, and they know no algorithm but FedAvg: other runs are only timed.
+Estimates count evaluation as often as the run evaluates. Peak memory is the sum over that process and its workers of
+what each had at most; pages that they share count in each.
+"""
+
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from fedexp.algorithms.fedavg import Stage
+from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
+from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
+from fedexp.config.compose import CONF, composed
+from fedexp.config.schema import check, section
+from fedexp.engine import Context, Engine, State
+from fedexp.errors import ConfigError, require
+from fedexp.measure.evaluation import Evaluation
+from fedexp.round import Round, begin, one_round
+from fedexp.stages import last_round
+from fedexp.sweep.jobs import Job, sweeps
+
+_MNIST = ["dataset=made", "partition=iid", "model=mcmahan_cnn", "clients=100", "clients_per_round=10"]
+_CIFAR = ["dataset=made", "dataset.shape=[3,32,32]"]
+CASES = {
+    "A": [*_MNIST, "local.batch_size=50", "local.epochs=5"],
+    "B": [*_MNIST, "local.batch_size=10", "local.epochs=1"],
+    "C": [*_MNIST, *_CIFAR, "dataset.train=50000", "local.batch_size=50", "local.epochs=5"],
+    "D": [
+        *_CIFAR, "dataset.train=50000", "partition=dir0.1", "partition.construction=class_split",
+        "model=simple_cnn", "clients=40", "clients_per_round=40", "local.batch_size=64", "local.epochs=10",
+    ],
+    "E": [
+        *_CIFAR, "dataset.train=50000", "partition=iid", "model=resnet9", "clients=1000", "clients_per_round=10",
+        "local.batch_size=8", "local.epochs=5",
+    ],
+}  # fmt: skip
+# What a run's speed does not depend on, or hardly: kinds of runs are told apart by all the rest.
+_ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds")
+
+
+class OurLoop:
+    """A composed run's own rounds, stage by stage."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config, ctx = config, build_context(config, build_dataset(config))
+        self.stages = build_algorithm(config).stages(ctx)
+        reference = build_reference(config, self.stages[-1].context, lambda: False)
+        settings, measures = section(config, "evaluate"), build_measures(config)
+        self.evaluation = Evaluation(settings, measures, reference, self.stages, ctx.world, config.rounds)
+        self.ctx, self.state, self.examples = self._ready(ctx), {"params": ctx.model.params()}, 0
+
+    def enter(self, number: int) -> Stage:
+        """Begin a stage, as if the one before it were over."""
+        stage, count = self.stages[number], self.state.get("round", 0) if number else 0
+        self.ctx = self._ready(stage.context)
+        fresh: State = stage.begin(stage.algorithm, self.state, self.ctx)
+        inside = stage.inside(fresh, self.ctx)
+        self.ctx = self.ctx if inside is self.ctx else self._ready(inside)
+        self.stage = stage
+        self.state = begin(stage.algorithm, {**fresh, "round": count, "stage": number}, self.ctx)
+        return stage
+
+    def round(self) -> Round:
+        """The next round of this stage; `examples`: how many it trained on."""
+        done = one_round(self.stage.algorithm, self.state, self.ctx)
+        self.state, self.examples = done.after, done.examples
+        return done
+
+    def rounds(self, number: int) -> int:
+        """How many a stage has in the whole run."""
+        before = number and self.stages[number - 1].counted and last_round(self.stages, number - 1, self.config.rounds)
+        return last_round(self.stages, number, self.config.rounds) - before
+
+    def evaluate(self, done: Round) -> None:
+        self.evaluation.row(self.stage, done)
+
+    def close(self) -> None:
+        self.ctx.engine.close()
+
+    def _ready(self, ctx: Context) -> Context:
+        if hasattr(self, "ctx"):
+            self.close()
+        return replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Wall time of one round, or of what else is done."""
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
+    """Samples a second of each loop, medians over `rounds` alternating rounds after one to warm up, and the run's
+    seconds.
+
+    plain, floor: what fedexp is how many times as fast as (lowest, median, highest); None where a loop cannot do it.
+    """
+    ours = OurLoop(config)
+    by_hand = [] if fast or not does_the_same(config) else hand_written(config, ours.ctx)
+    run, speeds = 0.0, list[list[float]]()
+    for number in range(len(ours.stages)):
+        speeds, a_round = _one_stage(ours, by_hand, number, rounds)
+        run += ours.rounds(number) * a_round
+    memory = peak_memory()
+    loops: list[Any] = [*by_hand, ours]
+    for loop in loops:
+        loop.close()
+    ratios = {type(loop).__name__: sorted(each[-1] / each[k] for each in speeds) for k, loop in enumerate(by_hand)}
+    found = {name: (each[0], statistics.median(each), each[-1]) for name, each in ratios.items()}
+    return {
+        "plain": found.get("PlainLoop"), "floor": found.get("Floor"),
+        "speed": statistics.median(each[-1] for each in speeds), "memory": memory, "run": run,
+    }  # fmt: skip
+
+
+def _one_stage(
+    ours: OurLoop, by_hand: list[PlainLoop], number: int, rounds: int
+) -> tuple[list[list[float]], float]:  # fmt: skip
+    """Samples a second of each loop, fedexp's last, round by round; and fedexp's seconds a round with evaluation."""
+    stage = ours.enter(number)
+    done = ours.round()
+    evaluation = seconds(lambda: ours.evaluate(done)) if stage.counted else 0.0
+    for loop in by_hand:
+        loop.round()
+    loops: list[Any] = [*by_hand, ours]
+    speeds: list[list[float]] = []
+    times: list[float] = []
+    for _ in range(rounds):
+        took = [(loop, seconds(loop.round)) for loop in loops]
+        speeds.append([loop.examples / each for loop, each in took])
+        times.append(took[-1][1])
+    return speeds, statistics.median(times) + evaluation / ours.config.evaluate.every
+
+
+def hand_written(config: DictConfig, ctx: Context) -> list[PlainLoop]:
+    """The loops that can do this run: the plain one in full precision, the floor on a CPU."""
+    loops = [PlainLoop(config, ctx)] if ctx.hardware.precision in ("float32", "float64") else []
+    return [*loops, Floor(config, ctx)] if ctx.world.device.type == "cpu" else loops
+
+
+def peak_memory() -> float:
+    """Gigabytes: the most that this process and each of its children had at a time; nan where /proc is not there."""
+    total = 0.0
+    for process in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        status = Path(f"/proc/{process}/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        total += next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), float("nan"))
+    return total / 1e9
+
+
+def jobs_and_rounds(words: list[str]) -> tuple[dict[str, list[str]], int]:
+    """The overrides of each case, and how many rounds are measured. Raises ConfigError."""
+    cases = [word for word in words if word in CASES]
+    others = [word for word in words if word not in CASES]
+    measured = [word for word in others if word.startswith("rounds=")]
+    if not cases and len(measured) < len(others):
+        return {"composed": others}, 3
+    rounds = measured[-1].partition("=")[2] if measured else "3"
+    require(rounds.isdigit() and int(rounds) >= 1, "rounds", rounds, "must be a number of at least 1")
+    others = [word for word in others if word not in measured]
+    return {name: [*CASES[name], *others] for name in cases or CASES}, int(rounds)
+
+
+def main(words: list[str]) -> None:
+    """Measure what the words name and print the table."""
+    fast, words = "--fast" in words, [word for word in words if word != "--fast"]
+    jobs, rounds = jobs_and_rounds(words)
+    if "composed" in jobs:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            (sweep,) = sweeps(["tracking=none", *words])
+        if sweep.table is not None or len(sweep.jobs) > 1:
+            print_hours(sweep.jobs)
+            return
+    table = Table(title=f"{rounds} alternating rounds each, torch {torch.__version__}")
+    for column in ("case", "samples/s", "x plain loop (lowest to highest)", "x floor", "peak memory GB", "whole run"):
+        table.add_column(column)
+    for name, job in jobs.items():
+        config = composed(["tracking=none", *job])
+        found = in_a_fresh_process(config, rounds, fast)
+        table.add_row(
+            name, f"{found['speed']:,.0f}", _ratio(found["plain"]), _ratio(found["floor"]), f"{found['memory']:.1f}",
+            f"{found['run'] / 60:,.1f} min ({config.rounds} rounds)",
+        )  # fmt: skip
+        print(f"{name}: {_ratio(found['plain'])} times the plain loop, {_ratio(found['floor'])} the floor", flush=True)
+    Console().print(table)
+
+
+def in_a_fresh_process(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(measure, config, rounds, fast).result()
+
+
+def print_hours(jobs: list[Job]) -> None:
+    """Hours of each row of a table, or of each run of a sweep, one run after another on this machine."""
+    known: dict[str, float] = {}
+    rows: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.config is None:
+            raise job.error or ConfigError("sweep", job.name, "cannot be composed")
+        check(job.config)
+        kind = _kind(job.config)
+        if kind not in known:
+            print(f"a round of {job.name}", flush=True)
+            known[kind] = in_a_fresh_process(job.config, 1, fast=True)["run"]
+        row = job.cell.row if job.cell is not None else job.name
+        rows.setdefault(row, []).append(known[kind])
+    table = Table(title=f"hours on this machine, one run after another, torch {torch.__version__}")
+    for column in ("row", "runs", "hours"):
+        table.add_column(column)
+    rows["all"] = [value for values in rows.values() for value in values]
+    for row, values in rows.items():
+        table.add_row(row, str(len(values)), f"{sum(values) / 3600:,.2f}")
+    Console().print(table)
+
+
+def _kind(config: DictConfig) -> str:
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return json.dumps({key: value for key, value in plain.items() if key not in _ALIKE}, sort_keys=True)
+
+
+def _ratio(values: tuple[float, float, float] | None) -> str:
+    return "-" if values is None else f"{values[1]:.2f} ({values[0]:.2f} to {values[2]:.2f})"

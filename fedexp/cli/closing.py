@@ -1,0 +1,44 @@
+"""How a sweep ends, with its runs beside each other in the terminal, and what it would do, without doing it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra import initialize_config_dir
+from rich.console import Console
+
+from fedexp.config.compose import CONF
+from fedexp.sweep.jobs import Sweep, sweeps
+from fedexp.sweep.plan import Hours, planned, show
+from fedexp.sweep.progress import Composing
+
+
+def compare(sweep: Sweep, folders: list[Path]) -> None:
+    """Print the report's tables of a sweep's runs, where there are several."""
+    from fedexp.report import any_runs, comparison  # only at the end: they take pandas and matplotlib
+    from fedexp.report.runs import read
+    from fedexp.report.writers import terminal
+
+    runs = read(*folders)
+    if len(runs) < 2:
+        return
+    if sweep.table is None:
+        asked = {job.fingerprint: job.config.rounds for job in sweep.jobs if job.config is not None}
+        page = any_runs.compare_runs([run.at(asked.get(run.fingerprint, run.rounds)) for run in runs])
+    else:
+        page = comparison.compare(sweep, runs)
+    terminal(page, _console(80 if sweep.table is None else 200))
+    place = f"table={sweep.table.name}" if sweep.table else folders[0].parent
+    print(f"fedexp: with curves, LaTeX and a page to look into: fedexp report {place}")
+
+
+def dry_run(words: Sequence[str], hours: Hours | None = None) -> None:
+    """Print what a sweep's command line would do. hours: what a run takes on this machine, where that is known."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        every = sweeps(words, say=Composing())
+    for sweep in every:
+        show(sweep, planned(sweep), hours, _console(100))
+
+
+def _console(width: int) -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=width)

@@ -1,0 +1,49 @@
+"""The partition of a composed run as a table, without training.
+
+python -m fedexp partition partition=dir0.1 clients=20
+"""
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedexp.build import build_dataset, build_world
+from fedexp.config.compose import composed
+from fedexp.measure.skew import emd, mean_emd
+from fedexp.record import partition
+
+
+def main(words: list[str]) -> None:
+    """Print clients x classes, each client's size and EMD; in a terminal too narrow for a column a class, what each
+    client holds in words."""
+    config = composed(words)
+    dataset = build_dataset(config)
+    world = build_world(config, dataset)
+    counts = partition.table(world.label_counts, dataset.class_names)
+    columns = counts.set_axis([name.removeprefix("class_") for name in counts.columns], axis=1)
+    console = Console()
+    fits = _width(columns) <= console.width
+    header = columns.columns if fits else ["examples of class:count"]
+    title = f"{config.partition.name} of {config.dataset.name}: {world.clients} clients, mean EMD "
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}{mean_emd(world.label_counts):.3f}")
+    table.add_column("client", justify="right", no_wrap=True)
+    for name in header:
+        table.add_column(name, justify="right" if fits else "left", no_wrap=fits, overflow="fold")
+    for name in ("all", "EMD"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for (client, row), distance in zip(columns.iterrows(), emd(world.label_counts)):
+        held = [str(count or "") for count in row] if fits else [_held(row)]
+        table.add_row(str(client), *held, str(row.sum()), f"{distance:.3f}")
+    console.print(table)
+
+
+def _width(counts: pd.DataFrame) -> int:
+    """Characters that a column a class takes, with the columns beside them."""
+    return 24 + sum(2 + max(len(name), len(str(counts[name].max()))) for name in counts)
+
+
+def _held(row: pd.Series) -> str:
+    """The classes that a client holds, the commonest first."""
+    held = row[row > 0].sort_values(ascending=False, kind="stable")
+    return " ".join(f"{name}:{count}" for name, count in held.items())

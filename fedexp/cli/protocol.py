@@ -1,0 +1,86 @@
+"""A paper's protocol as a card: every key that it sets, the value, the file that says so, and where it stands.
+
+    python -m fedexp protocol paper=fedcat dataset=mnist
+    python -m fedexp protocol paper=fedconcat dataset=cifar10 algorithm=fedconcat
+
+Where it stands is the comment beside the key in that file: a place in the paper, or why it is not from there.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedexp.config.comments import comments, heading
+from fedexp.config.compose import CONF, Composer, composed
+from fedexp.errors import require
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key that the paper sets. file: relative to conf/, or the command line, which wins."""
+
+    key: str
+    value: Any
+    file: str
+    place: str
+
+
+def card(config: DictConfig, words: list[str]) -> list[Entry]:
+    """The entries of a checked config's paper. Raises ConfigError where no paper is chosen."""
+    require(config.paper is not None, "paper", config.paper, "choose one, e.g. paper=fedcat")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("config", words, RunMode.RUN).defaults
+        overrides = {each.key_or_group: each.value() for each in Composer().parse(words)}
+    given = {key for name, value in overrides.items() for key in _leaves(name, value)}
+    places: dict[str, tuple[str, str]] = {}  # key to file and place; of several files that set it, the last one's
+    for default in found:
+        path = CONF / f"{default.config_path}.yaml"
+        of_paper = default.config_path.startswith("paper/") or f"/{config.paper}/" in f"/{default.config_path}"
+        if of_paper and path.is_file():
+            of_file = {**_choices(path), **comments(path, default.package or "", heading(path))}
+            places |= {key: (f"{default.config_path}.yaml", place) for key, place in of_file.items()}
+    places.pop("paper", None)
+    places |= {key: ("the command line", "") for key in given if key in places}
+    return [Entry(key, _value(config, key), *place) for key, place in places.items()]
+
+
+def _leaves(name: str, value: Any) -> list[str]:
+    """The keys that an override sets: several where its value is a dictionary."""
+    if not isinstance(value, dict):
+        return [name]
+    return [key for part, each in value.items() for key in _leaves(f"{name}.{part}", each)]
+
+
+def _value(config: DictConfig, key: str) -> Any:
+    value = OmegaConf.select(config, key)
+    return value.get("name") if isinstance(value, DictConfig) and "_target_" in value else value
+
+
+def _choices(path: Path) -> dict[str, str]:
+    """The groups of which a file chooses the option."""
+    entries = (yaml.safe_load(path.read_text()) or {}).get("defaults", [])
+    named = [name for entry in entries if isinstance(entry, dict) for name in entry]
+    return {name.removeprefix("override /"): "the option chosen" for name in named if name.startswith("override /")}
+
+
+def main(words: list[str]) -> None:
+    """Print the card."""
+    config = composed(words)
+    entries = card(config, words)
+    table = Table("key", "value", "file", "where it stands", title=f"The protocol of paper={config.paper}")
+    for entry in entries:
+        table.add_row(*(escape(str(each)) for each in (entry.key, entry.value, entry.file, entry.place)))
+    for column in table.columns[:3]:
+        column.no_wrap = True
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)

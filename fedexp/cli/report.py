@@ -1,0 +1,124 @@
+"""Runs beside what was published, or beside each other.
+
+    python -m fedexp report table=fedcat_1                  a table, with all that is in outputs/
+    python -m fedexp report table=fedcat_1 rounds=50        runs of another protocol: the sweep's own overrides
+    python -m fedexp report table=fedcat_1 +scale=quick
+    python -m fedexp report outputs/                        any runs: the keys in which they differ
+    python -m fedexp report outputs/ baseline=fedavg target=0.8
+    python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or say what it would be; no files
+
+baseline=NAME      the option (or KEY=VALUE) that all others are compared with, in pairs of one seed; by default fedavg
+target=A           test accuracy, a fraction, to which rounds, bytes and seconds are counted; several: target=[0.7,0.8];
+                   by default what the runs' `targets` say, or else about the baseline's best accuracy
+--to FOLDER        where the files go; by default OUTPUT_ROOT/reports/NAME
+
+The files: text (md), tables for a paper (tex), a line a run (csv), a page to look into (html), figures (png, pdf).
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import initialize_config_dir
+from rich.console import Console
+
+from fedexp.config.compose import CONF
+from fedexp.config.words import parsed
+from fedexp.errors import ConfigError, require
+from fedexp.record.terminal import log_to_terminal
+from fedexp.report.any_runs import compare_runs
+from fedexp.report.comparison import compare
+from fedexp.report.dashboard import dashboard
+from fedexp.report.page import Page
+from fedexp.report.runs import read
+from fedexp.report.writers import terminal, write
+from fedexp.sweep.jobs import Sweep, sweeps
+
+
+def main(words: list[str]) -> None:
+    """Write and show the reports that the words ask for. Raises ConfigError where there is nothing to report on."""
+    log_to_terminal()
+    parser = argparse.ArgumentParser(prog="python -m fedexp report", add_help=False)
+    parser.add_argument("words", nargs="+", metavar="FOLDER or KEY=VALUE")
+    parser.add_argument("--to", type=Path, metavar="FOLDER")
+    parser.add_argument("--dashboard", action="store_true")
+    chosen = parsed(parser, words)
+    folders = [Path(word) for word in chosen.words if Path(word).is_dir()]
+    overrides = [word for word in chosen.words if not Path(word).is_dir()]
+    for word in overrides:
+        require("=" in word, "words", word, "is neither a folder that is there nor an override like table=fedcat_1")
+    asked = {"baseline": _taken(overrides, "baseline"), "targets": _targets(_taken(overrides, "target"))}
+    if chosen.dashboard:
+        _refuse_files(folders, chosen.to)
+    if folders and not any(word.lstrip("+").startswith("table=") for word in overrides):
+        _any_runs(folders, overrides, chosen.to, asked)
+        return
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        _tables(overrides, folders, chosen.to, chosen.dashboard, asked)
+
+
+def _taken(words: list[str], name: str) -> str | None:
+    """What the last word NAME=VALUE says; all such words are taken out: they are the report's, not its runs'."""
+    found = [word for word in words if word.startswith(f"{name}=")]
+    for word in found:
+        words.remove(word)
+    return found[-1].partition("=")[2] if found else None
+
+
+def _targets(text: str | None) -> list[float] | None:
+    """From `0.8` or `[0.7,0.8]`."""
+    if text is None:
+        return None
+    try:
+        found = yaml.safe_load(text)
+        return [float(each) for each in (found if isinstance(found, list) else [found])]
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        raise ConfigError("target", text, "must be a fraction, or a list of them: [0.7,0.8]") from error
+
+
+def _refuse_files(folders: list[Path], to: Path | None) -> None:
+    """A dashboard is made in wandb, over a table's runs there: neither what is read nor what is written is a file."""
+    if folders:
+        where = " ".join(map(str, folders))
+        raise ConfigError("--dashboard", where, "is of a table's runs in wandb, not of folders; say table=NAME instead")
+    require(to is None, "--to", to, "--dashboard writes no files; leave one of the two out")
+
+
+def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict[str, Any]) -> None:
+    if rest:
+        raise ConfigError("words", " ".join(rest), "no such folder")
+    runs = read(*folders)
+    if not runs:
+        raise ConfigError("words", " ".join(map(str, folders)), "no runs there")
+    _write(compare_runs(runs, **asked), to or folders[0] / "reports" / "runs")
+
+
+def _tables(
+    words: list[str], folders: list[Path], to: Path | None, wants_dashboard: bool, asked: dict[str, Any]
+) -> None:
+    words = [f"+{word}" if word.startswith("table=") else word for word in words]
+    for sweep in sweeps(words):
+        if sweep.table is None:
+            raise ConfigError("words", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
+        if all(job.config is None for job in sweep.jobs):
+            raise next(job.error for job in sweep.jobs if job.error is not None)
+        if wants_dashboard:
+            dashboard(sweep)
+            continue
+        root = _root(sweep)
+        page = compare(sweep, read(*(folders or [root])), **asked)
+        _write(page, to or root / "reports" / page.name)
+
+
+def _root(sweep: Sweep) -> Path:
+    configs = [job.config for job in sweep.jobs if job.config is not None]
+    return Path(configs[0].output_root if configs else "outputs").expanduser()
+
+
+def _write(page: Page, to: Path) -> None:
+    """All files of a report, and its text to the terminal."""
+    written = write(page, to)
+    console = Console(highlight=False)
+    terminal(page, console if console.is_terminal else Console(highlight=False, width=200))
+    print(f"{to}/{page.name}.{{{','.join(written)}}}")

@@ -1,0 +1,136 @@
+"""How long a round would take on a GPU, at best: estimated, not measured, from what a vectorized local step asks of it.
+
+    python -m fedexp roofline               # cases A to E of fedexp bench, and P
+    python -m fedexp roofline A P           # some of them
+    python -m fedexp roofline paper=fedcat dataset=made algorithm=scaffold   # a composed run
+
+Two local steps of the whole cohort are carried out here, as one stack, and counted operation by operation: kernels (all
+that is not a view), the bytes that each reads and writes, and floating point operations (torch.utils.flop_counter). A
+step then takes at least the longest of three times: kernels by launches, bytes by memory, operations by arithmetic. The
+GPU's three numbers are an H200's as published (4.8 TB/s, 67 TFLOP/s in float32) and 5 microseconds for the host to send
+an operation; a step that is captured and replayed needs no host, for which 1.5 microseconds a kernel are assumed. What
+is left out: that small kernels fill no GPU, evaluation, and what is done once a round.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.cli.bench import CASES
+from fedexp.config.compose import composed
+from fedexp.engine import Engine
+from fedexp.round import begin, one_round
+
+_BYTES, _OPERATIONS, _LAUNCH, _REPLAY = 4.8e12, 67e12, 5e-6, 1.5e-6  # a second; seconds
+# pfl-research's CIFAR-10 benchmark, with the nearest of fedexp's models: its two convolutions are narrower.
+_P = [
+    "dataset=made", "dataset.shape=[3,32,32]", "dataset.train=50000", "partition=iid", "model=mcmahan_cnn",
+    "model.hidden=128", "clients=1000", "clients_per_round=50", "local.batch_size=10", "local.epochs=1",
+    "local.lr=0.1", "local.momentum=0", "rounds=1500",
+]  # fmt: skip
+_FREE = ("empty", "detach", "view", "alias", "reshape", "expand")
+
+
+def _of_gradients(dy: torch.Size, x: torch.Size, weight: torch.Size, *rest: Any, out_shape: Any = None) -> int:
+    """Of a convolution's wanted gradients; PyTorch's own count takes grouped convolutions for full ones."""
+    wanted = sum(rest[-1][:2])
+    return wanted * 2 * math.prod(dy) // dy[1] * math.prod(weight)
+
+
+_OWN_COUNTS = {torch.ops.aten.convolution_backward: _of_gradients}
+
+
+@dataclass
+class Demand:
+    """What something asks of a GPU."""
+
+    kernels: float = 0
+    bytes: float = 0
+    operations: float = 0
+
+    def __sub__(self, other: "Demand") -> "Demand":
+        return Demand(*(getattr(self, name) - getattr(other, name) for name in vars(self)))
+
+    def seconds(self, launch: float) -> tuple[float, str]:
+        """The least that it takes, and by what."""
+        times = {
+            "launches": self.kernels * launch, "memory": self.bytes / _BYTES,
+            "arithmetic": self.operations / _OPERATIONS,
+        }  # fmt: skip
+        limit = max(times, key=lambda name: times[name])
+        return times[limit], limit
+
+
+class Counter(TorchDispatchMode):
+    """Counts kernels and what they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.demand = Demand()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        result = operation(*arguments, **(named or {}))
+        name = operation.overloadpacket.__name__
+        if not operation.is_view and not any(word in name for word in _FREE):
+            self.demand.kernels += 1
+            touched = [each for each in tree_leaves((arguments, named, result)) if isinstance(each, Tensor)]
+            self.demand.bytes += sum(each.numel() * each.element_size() for each in touched)
+        return result
+
+
+def counted(work: Callable[[], Any]) -> Demand:
+    """What `work` asks for."""
+    with FlopCounterMode(display=False, custom_mapping=_OWN_COUNTS) as operations, Counter() as counter:
+        work()
+    return replace(counter.demand, operations=operations.get_total_flops())
+
+
+def a_step(config: DictConfig) -> tuple[Demand, float]:
+    """One local step of a whole cohort, and how many a round has (of its largest client)."""
+    config = config.copy()
+    config.hardware.engine, config.hardware.device = "vectorized", "cpu"
+    found = []
+    for steps in (1, 2):
+        config.local.steps = steps
+        ctx = build_context(config, build_dataset(config))
+        (stage, *_) = build_algorithm(config).stages(ctx)
+        inside = stage.context
+        inside = replace(inside, engine=Engine(inside.model, inside.world, inside.local, inside.hardware, inside.seed))
+        first = stage.begin(stage.algorithm, {"params": inside.model.params()}, inside)
+        state = begin(stage.algorithm, first, inside)
+        found.append(counted(partial(one_round, stage.algorithm, state, inside)))
+    return found[1] - found[0], float(max(inside.world.sizes))
+
+
+def main(words: list[str]) -> None:
+    """Count what the words name and print the table."""
+    cases = {**CASES, "P": _P}
+    chosen = [word for word in words if word in cases]
+    others = [word for word in words if word not in cases]
+    jobs = {name: [*cases[name], *others] for name in chosen or cases} if chosen or not words else {"composed": words}
+    table = Table(title="an H200, estimated by roofline: not measured")
+    for column in ("case", "kernels a step", "MB a step", "GFLOP a step", "round", "round, replayed", "limit"):
+        table.add_column(column)
+    for name, job in jobs.items():
+        config = composed(["tracking=none", *job])
+        step, size = a_step(config)
+        batch, epochs = config.local.batch_size, config.local.epochs
+        steps = config.local.steps or -(-size // batch) * epochs
+        eager, (replayed, limit) = step.seconds(_LAUNCH)[0], step.seconds(_REPLAY)
+        table.add_row(
+            name, f"{step.kernels:.0f}", f"{step.bytes / 1e6:,.1f}", f"{step.operations / 1e9:,.2f}",
+            f"{1000 * steps * eager:,.1f} ms", f"{1000 * steps * replayed:,.1f} ms", limit,
+        )  # fmt: skip
+    Console().print(table)

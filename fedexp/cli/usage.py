@@ -1,0 +1,122 @@
+"""What `fedexp --help` says: the commands, the groups that a user picks from, and every key with its meaning."""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedexp.bounds import Bound, OneOf, declared
+from fedexp.config.comments import comments
+from fedexp.config.compose import CONF
+from fedexp.config.schema import GROUPS, PARTS, Evaluate, Settings
+from fedexp.settings import Hardware, Local
+
+_INTERNAL = ("name", "_target_", "source")  # keys of a group that are no settings
+_HIDDEN = ("paper", "table", "scale", "sweep")  # said elsewhere, or set by fedexp itself
+_OF_GROUPS = {"dataset": "what is learned", "partition": "who holds which examples", "model": "what is trained",
+              "algorithm": "how the cohort's work is combined", "selection": "which clients take part",
+              "server_optimizer": "how the server steps", "compression": "how updates are packed",
+              "privacy": "what hides in the updates", "system": "what devices the clients are",
+              "hardware": "where it runs", "tracking": "who watches besides",
+              "paper": "a paper's whole protocol"}  # fmt: skip
+_COMMANDS = [
+    ("fedexp [run] KEY=VALUE ...", "one run: fedexp algorithm=fedcat partition=dir0.1"),
+    ("fedexp [run] -m KEY=A,B ...", "a sweep over values: fedexp -m algorithm=fedavg,fedcat seed=0,1,2"),
+    ("fedexp [run] -m +table=NAME", "a published table, or shrunk to minutes: +scale=quick"),
+]
+_FLAGS = [
+    ("--help", "this; with words before it, for what they choose: fedexp algorithm=fedprox --help"),
+    ("--cfg job", "the composed config, without running"),
+    ("--dry-run", "of a sweep: its runs and what of them is done, without running; also -m ... --cfg job"),
+    ("--version", "fedexp's"), ("--hydra-help", "Hydra's own flags, launchers and sweepers"),
+]  # fmt: skip
+
+
+def usage(words: Sequence[str], programs: Sequence[str]) -> None:
+    """Print the help for what `words` choose. Raises what composing them raises."""
+    words = [word for word in words if "=" in word and not word.startswith("-")]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("config", words, RunMode.RUN).defaults
+        config = compose("config", overrides=words)
+    told: dict[str, str] = {}
+    for default in found:
+        path = CONF / f"{default.config_path}.yaml"
+        if path.is_file():
+            told |= {key: text for key, text in comments(path, default.package or "", "").items() if text}
+    console = Console(highlight=False)
+    said = [(f"fedexp {name}", _first_sentence(Path(__file__).with_name(f"{name}.py"))) for name in programs]
+    _show(console, "Federated learning on non-IID data, as experiments", [*_COMMANDS, *said, *_FLAGS])
+    _show(console, "Groups (GROUP=OPTION; the option chosen by default stands first)", _groups(config))
+    _show(console, "Keys (KEY=VALUE), with the values that they have here", _keys(config, told))
+    console.print("What an option of a group has of its own is shown with it: fedexp GROUP=OPTION --help")
+
+
+def _show(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=False, overflow="fold", max_width=36)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(escape(name), escape(text))
+    console.print(table)
+    console.print()
+
+
+def _first_sentence(path: Path) -> str:
+    """Of a module's docstring, without importing it."""
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    return text.removesuffix(":").removesuffix(".")
+
+
+def _groups(config: DictConfig) -> list[tuple[str, str]]:
+    rows = []
+    for group in (*GROUPS, *PARTS, "hardware", "tracking", "paper", "+table", "+scale"):
+        options = sorted(path.stem for path in (CONF / group.lstrip("+")).glob("*.yaml"))
+        node = config.get(group)
+        chosen = node.get("name") if isinstance(node, DictConfig) else node
+        first = [option for option in options if option == (chosen or "none")]
+        options = [*first, *(option for option in options if option not in first)]
+        rows.append((group, ", ".join(options) + (f"  ({_OF_GROUPS[group]})" if group in _OF_GROUPS else "")))
+    return rows
+
+
+def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
+    bounds: dict[str, list[Bound]] = dict(declared(Settings))
+    for name, kind in (("local", Local), ("evaluate", Evaluate), ("hardware", Hardware)):
+        bounds |= {f"{name}.{key}": found for key, found in declared(kind).items()}
+    rows = []
+    for key, value in _leaves(config, ""):
+        text = told.get(key, "")
+        right = [each for each in bounds.get(key, []) if not (isinstance(each, OneOf) and _says(text, each))]
+        rows.append((f"{key}={value}", f"{text} ({', '.join(each.words for each in right)})" if right else text))
+    return rows
+
+
+def _says(text: str, bound: OneOf) -> bool:
+    """Whether a comment names all choices already."""
+    return all(str(choice) in text for choice in bound.choices)
+
+
+def _leaves(node: DictConfig, before: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name in map(str, node):
+        key = f"{before}{name}"
+        if name in _INTERNAL or key in _HIDDEN:
+            continue
+        if OmegaConf.is_missing(node, name):
+            found.append((key, "???"))
+            continue
+        value = node._get_node(name) if OmegaConf.is_interpolation(node, name) else node[name]
+        if isinstance(value, DictConfig):
+            found += _leaves(value, f"{key}.")
+        else:
+            found.append((key, "null" if value is None else str(value).lower() if isinstance(value, bool) else value))
+    return found

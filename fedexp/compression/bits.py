@@ -1,0 +1,27 @@
+"""Whole numbers of a few bits each, packed into bytes without gaps: what crosses the network is counted as it is."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def width(largest: int) -> int:
+    """How many bits a number from 0 to `largest` takes; one at least."""
+    return max(1, largest.bit_length())
+
+
+def pack(numbers: Tensor, width: int) -> Tensor:
+    """Numbers [n] from 0 to 2^width - 1 as uint8 [ceil(n width / 8)], lowest bits first; the last byte is padded."""
+    bits = torch.stack([(numbers >> place) & 1 for place in range(width)], -1).to(torch.uint8).flatten()
+    return (F.pad(bits, (0, -len(bits) % 8)).view(-1, 8) << _eight(bits)).sum(1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, count: int, width: int) -> Tensor:
+    """The first `count` of the numbers that `pack` was given: int64 [count]."""
+    bits = (packed[:, None] >> _eight(packed)) & 1
+    places = torch.arange(width, device=packed.device)
+    return (bits.flatten()[: count * width].view(count, width).long() << places).sum(1)
+
+
+def _eight(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)

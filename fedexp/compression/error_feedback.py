@@ -1,0 +1,34 @@
+"""Error feedback (Stich et al. 2018; Karimireddy et al., ICML 2019), the base of compressions that are biased.
+
+x = update + e; C(x) crosses; e <- x - C(x), which stays with the client for as long as it is not drawn.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.compression.none import NoCompression
+from fedexp.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(NoCompression):
+    """error_feedback: whether what did not cross is remembered by the client and added to its next update."""
+
+    error_feedback: bool = True
+
+    def compress(self, update: Params, key: Tensor) -> Tree:
+        """The payload; `decode` reads it. key: as in `encode`."""
+        raise NotImplementedError
+
+    def init(self, update: Params) -> Tree:
+        return {"error": tree.apply(torch.zeros_like, update)} if self.error_feedback else {}
+
+    def encode(self, update: Params, memory: Tree, key: Tensor) -> tuple[Tree, Tree]:
+        if not self.error_feedback:
+            return self.compress(update, key), memory
+        whole = tree.apply(torch.add, update, memory["error"])
+        payload = self.compress(whole, key)
+        return payload, {"error": tree.apply(torch.sub, whole, self.decode(payload, whole))}

@@ -1,0 +1,42 @@
+"""signSGD with majority vote (Bernstein et al., ICML 2018 and ICLR 2019), of updates in the place of gradients.
+
+w <- w + step sign(sum_k sign(w_k - w)), entry by entry: each client has one vote, whatever the size of its data.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.bounds import Above
+from fedexp.compression import bits
+from fedexp.compression.none import NoCompression
+from fedexp.tree import Params, Stack, Tree
+
+
+@dataclass(frozen=True)
+class MajorityVote(NoCompression):
+    """A bit an entry. step: how far a vote moves an entry, times the server optimizer's learning rate.
+
+    sign(0) and ties are +1: a third value would take more than the one bit. Running statistics cross and are averaged
+    as they are.
+    """
+
+    step: Annotated[float, Above(0)] = 1e-3
+
+    merges = True
+
+    def encode(self, update: Params, memory: Tree, key: Tensor) -> tuple[Tree, Tree]:
+        return {"signs": bits.pack((tree.flat(update) >= 0).long(), 1)}, memory
+
+    def decode(self, payload: Tree, like: Params) -> Params:
+        size = sum(leaf.numel() for leaf in like.values())
+        votes = 2 * bits.unpack(payload["signs"], size, 1) - 1
+        return tree.split(votes.to(next(iter(like.values()))) * self.step, like)
+
+    def merge(self, updates: Stack, weights: Tensor, trained: list[str]) -> Params:
+        votes = {name: updates[name].sum(0) for name in trained if name in updates}
+        voted = {name: torch.where(total >= 0, self.step, -self.step).to(total) for name, total in votes.items()}
+        return {**super().merge(updates, weights, trained), **voted}

@@ -1,0 +1,41 @@
+"""Random-k sparsification (Stich et al. 2018): as many entries as top-k sends, but drawn at random."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from fedexp import randomness, tree
+from fedexp.bounds import Within
+from fedexp.compression.error_feedback import ErrorFeedback
+from fedexp.tree import Params, Tree
+
+_STREAM = 2000
+
+
+@dataclass(frozen=True)
+class RandomK(ErrorFeedback):
+    """k entries, `share` of all d of them and one at least, cross as values; a seed of 32 bits says which they are.
+
+    Without error feedback they are multiplied by d / k, which makes what the server reads unbiased. With it they cross
+    as they are: with the factor errors would grow without end where k < d / 2. share 1 is no compression.
+    """
+
+    share: Annotated[float, Within(0, 1, open_below=True)] = 0.1
+
+    def compress(self, update: Params, key: Tensor) -> Tree:
+        flat, seed = tree.flat(update), randomness.mix(key)
+        values = flat[self._places(seed, len(flat))]
+        factor = 1.0 if self.error_feedback else len(flat) / len(values)
+        return {"values": values * factor, "seed": seed.int()}
+
+    def decode(self, payload: Tree, like: Params) -> Params:
+        values, size = payload["values"], sum(leaf.numel() for leaf in like.values())
+        places = self._places(payload["seed"].long(), size)
+        return tree.split(values.new_zeros(size).scatter(0, places, values), like)
+
+    def _places(self, seed: Tensor, size: int) -> Tensor:
+        """int64 [k]: the places of the largest of `size` random numbers, of which no two are equal."""
+        numbers = randomness.integers(seed, size, _STREAM)
+        order = numbers * size + numbers.new_ones(size).cumsum(0)
+        return order.topk(max(1, round(self.share * size))).indices

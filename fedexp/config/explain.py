@@ -1,0 +1,170 @@
+"""Errors in one line: the key, the value, what would be right; Hydra's and OmegaConf's too."""
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp import launch
+from fedexp.config.compose import CONF, NoConfig
+from fedexp.config.options import elsewhere
+from fedexp.config.words import check_words
+from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, shown
+
+
+def exit_code(program: Callable[[list[str]], Any], words: list[str]) -> int:
+    """Carry out a program, given `words`: its exit code. What ends it without a traceback is said in one line."""
+    try:
+        check_words(words)
+        program(words)
+    except (ConfigError, Busy, Interrupted, Incomplete, HydraException, OmegaConfBaseException) as error:
+        return say(error, words)
+    except KeyboardInterrupt:  # between the runs of a sweep, or while it is composed; within a run it is Interrupted
+        return say(Interrupted())
+    return 0
+
+
+def say(error: Exception, words: Sequence[str] = ()) -> int:
+    """Say one of these errors in one line, once where a run has several processes: the exit code."""
+    of_composing = isinstance(error, NoConfig | HydraException | OmegaConfBaseException)
+    line = explain(error, getattr(error, "words", words)) if of_composing else error
+    if launch.is_first():
+        print(f"fedexp: {line}", file=sys.stderr)
+    return getattr(error, "exit_code", ConfigError.exit_code)
+
+
+def explain(error: Exception, words: Sequence[str], conf: Path = CONF) -> str:
+    """What is wrong with the command line `words`, given the error that composing it raised."""
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
+    overrides = [word for word in words if "=" in word and not word.startswith("-")]
+    groups = {path.relative_to(conf).as_posix(): path for path in conf.rglob("*") if path.is_dir()}
+    if missing := _missing_option(error, overrides):
+        return missing
+    lacking = re.search(r"Could not find '(\w+)/(\w+)/(\w+)'", str(error))
+    if lacking and lacking[1] != "hydra":
+        group, paper, choice = lacking.groups()
+        known = [path.stem for path in (conf / group / paper).glob("*.yaml")]
+        return f"paper={paper}: gives no {group} for {choice}; name one with {group}=NAME; {nearest(choice, known)}"
+    detail = _deepest(error)
+    keys = _known_keys(overrides, groups, conf)
+    for word in overrides:
+        name, value = _name(word), _value(word)
+        unknown = bool(keys) and name not in keys and name not in groups and not name.startswith("hydra")
+        group = name.partition(".")[0]
+        chosen = group not in ("table", "scale") and any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
+        if unknown and not word.startswith("+") and group in groups and chosen:
+            given = f"{name}={shown(value)}"
+            return f"{given}: the sweep's runs choose their {group}; for a key of all of them: ++{given}"
+        if unknown and not word.startswith("+"):
+            return f"{name}={shown(value)}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}"
+    key = re.search(r"full_key: (\S+)", detail)
+    file = re.match(r"In '(.+?)': ConfigKeyError", detail)
+    if key and file:
+        return f"{key[1]}: no such key, in {file[1]}.yaml; {_nearest_key(key[1], keys)}"
+    if key:
+        named = dict(word.lstrip("+~").split("=", 1) for word in overrides)
+        value = named.get(key[1], "")
+        return f"{key[1]}={shown(value)}: {detail.splitlines()[0]}"
+    said = " ".join(detail.split())
+    if any(_name(word) in said for word in overrides):
+        return said
+    culprit = _culprit(overrides, conf)
+    return said if culprit is None else f"{_name(culprit)}={shown(_value(culprit))}: {said}"
+
+
+def _culprit(overrides: list[str], conf: Path) -> str | None:
+    """The first override that cannot be composed with those before it; None where all can."""
+    low, high = 0, len(overrides) + 1  # so many compose; so many do not
+    with _composing(conf):
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                compose("config", overrides=overrides[:middle])
+                low = middle
+            except Exception:  # whatever it is that its code raises for words that it never expected
+                high = middle
+    return overrides[low] if low < len(overrides) else None
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    """A word that is not in Hydra's grammar of overrides."""
+    name, given, value = error.override.partition("=")
+    if not given:
+        return f"{name}: must be KEY=VALUE ({error.message.splitlines()[-2]})"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    quoted = shlex.quote(f'{name}="{escaped}"')
+    home = f"write $HOME{value[1:]}, or " if value.startswith("~/") else ""
+    return f"{name}={shown(value)}: cannot be read as it stands; {home}quote twice: {quoted}"
+
+
+def _missing_option(error: BaseException | None, overrides: list[str]) -> str | None:
+    """A choice that its group does not have, in any folder where Hydra looks."""
+    while error is not None and not isinstance(error, MissingConfigException):
+        error = error.__cause__
+    if error is None or error.missing_cfg_file is None:
+        return None
+    group, _, option = error.missing_cfg_file.rpartition("/")
+    named = any(_name(word).partition("@")[0] == group for word in overrides)
+    return f"{group}={shown(option)}: no such option; {nearest(option, error.options or [])}" if named else None
+
+
+def _deepest(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def _known_keys(overrides: list[str], groups: dict[str, Path], conf: Path) -> list[str]:
+    """All keys of the config that the valid group choices among the overrides give."""
+    choices = []
+    for word in overrides:
+        name, value = word.lstrip("+").split("=", 1)
+        if name in groups and (groups[name] / f"{value}.yaml").exists():
+            choices.append(word)
+    try:
+        with _composing(conf):
+            return _flatten(compose("config", overrides=choices))
+    except HydraException:
+        return []
+
+
+def _composing(conf: Path) -> initialize_config_dir:
+    """Within it Hydra composes from `conf`, whatever it was at before."""
+    GlobalHydra.instance().clear()
+    return initialize_config_dir(str(conf), version_base="1.3")
+
+
+def _name(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]
+
+
+def _value(word: str) -> str:
+    return word.partition("=")[2]
+
+
+def _nearest_key(name: str, keys: list[str]) -> str:
+    """The likeliest slip is in the last part of a name: a hint among its siblings, where it has any."""
+    parent, _, last = name.rpartition(".")
+    siblings = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == parent]
+    return nearest(last, siblings) if siblings else nearest(name, keys)
+
+
+def _flatten(node: DictConfig, prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name in map(str, node):
+        names.append(f"{prefix}{name}")
+        if OmegaConf.is_interpolation(node, name):
+            continue
+        child = OmegaConf.select(node, name, throw_on_missing=False)
+        if isinstance(child, DictConfig):
+            names.extend(_flatten(child, f"{prefix}{name}."))
+    return names

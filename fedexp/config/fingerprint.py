@@ -1,0 +1,194 @@
+"""What names a run: the keys that can change its result, and what people read."""
+
+import hashlib
+import inspect
+import json
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
+from fedexp.settings import Hardware, Local
+
+# Where a run is carried out, who watches, what is written where and when.
+CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "artifacts_every")
+# Keys that cannot change a result, or only how long it goes on.
+_WITHOUT_EFFECT = (*CIRCUMSTANCES, "paper", "table", "scale", "sweep", "rounds", "metric")
+_OF_HARDWARE = ("precision", "convolution", "compile")  # which can, all the same
+# Keys that say which draw of one protocol a run is: reports put such runs together.
+DRAWS = ("seed", "partition.distribution")
+_EDITION = b"fedexp 2"  # since 0.2.0, where local.lr and local.momentum have other defaults
+_DEFAULTS: dict[str, Any] = {"targets": [], "reference": None, "reference_rounds": None}
+_MEASURES = {
+    "divergence": "fedexp.measure.divergence.divergence", "cohort_emd": "fedexp.measure.skew.cohort_emd",
+}  # fmt: skip
+_STANDARD_PARTS = {
+    "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
+    "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
+    "system": "fedexp.system.none.Ideal",
+}  # fmt: skip
+
+Plain = dict[str, Any]
+Find = Callable[[str, str], Any]  # (a group, its _target_) to the constructor, or None
+
+
+def fingerprint(config: DictConfig) -> str:
+    """Ten hexadecimal digits that name every key that can change the result, and nothing else.
+
+    Raises ConfigError for a constructor that cannot be imported.
+    """
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return fingerprint_of(plain)
+
+
+def fingerprint_of(config: Mapping[str, Any]) -> str:
+    """The same of a plain config."""
+    text = json.dumps(relevant(config), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=5, person=_EDITION).hexdigest()
+
+
+def relevant(config: Mapping[str, Any]) -> Plain:
+    """What can change the result or what it holds, as far as it differs from what constructors take by default: a
+    new key whose default keeps the old behaviour renames no finished run. A changed default would give one run's
+    name to another: it needs a new key instead, or another edition, which renames all.
+    """
+    kept = _settings(config, constructor, every=False)
+    for part, standard in _STANDARD_PARTS.items():
+        if kept[part] == {"_target_": standard}:
+            del kept[part]
+    return {key: value for key, value in kept.items() if value != {}}
+
+
+def effective(config: Mapping[str, Any]) -> tuple[Plain, Plain]:
+    """What runs are compared by: the same with all defaults filled in, and what differs from them.
+
+    Nothing is imported on a config's word but fedexp's own modules: other constructors' defaults are known only where
+    their module is loaded already.
+    """
+    return _settings(config, _loaded, every=True), _settings(config, _loaded, every=False)
+
+
+def _settings(config: Mapping[str, Any], find: Find, every: bool) -> Plain:
+    kept = {key: value for key, value in config.items() if key not in _WITHOUT_EFFECT}
+    kept = _over(_DEFAULTS, kept, every)
+    kept["measures"] = _over(_MEASURES, kept["measures"], every)
+    for name, kind in (("local", Local), ("evaluate", Evaluate)):
+        kept[name] = _over(_defaults(kind), _typed_values(kind, kept[name]), every)
+    hardware = {name: config["hardware"][name] for name in _OF_HARDWARE if name in config["hardware"]}
+    kept |= _over({name: _defaults(Hardware)[name] for name in _OF_HARDWARE}, hardware, every)
+    for group in (*GROUPS, *PARTS):
+        kept[group] = _constructed(group, kept[group], find, every)
+    source = kept["model"].get("pretrained")
+    if source is not None and not re.fullmatch(r"\w+_Weights\.\w+", str(source)):  # of a file the place is the name
+        kept["model"]["pretrained"] = str(Path(str(source)).expanduser().absolute())
+    kept["dataset"] = _data(config["dataset"], kept["dataset"], find("dataset", config["dataset"]["_target_"]))
+    return kept
+
+
+def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
+    """Known data are the same wherever they lie; of other data the folder is the name."""
+    downloads = "download" in node or (target is not None and "download" in _defaults(target))
+    known = downloads or getattr(target, "known", False)
+    kept = {key: value for key, value in kept.items() if key not in ("source", "download")}
+    if known or kept.get("root") is None:
+        return {key: value for key, value in kept.items() if key != "root"}
+    return {**kept, "root": str(Path(str(kept["root"])).expanduser().absolute())}
+
+
+def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -> Plain:
+    """A constructor and its arguments, those within it likewise."""
+    given = {key: value for key, value in node.items() if key not in ("name", "_target_")}
+    target = find(group, node["_target_"])
+    defaults = dict(OF_FEDEXP.get(group, {}))
+    if target is not None:
+        own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
+        defaults, given = {**defaults, **own}, _typed_values(target, given)
+    found = _over(defaults, given, every)
+    for name, value in found.items():
+        if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
+            found[name] = _constructed(f"{group}.{name}", value, find, every)
+    return {"_target_": node["_target_"], **found}
+
+
+def _over(defaults: Mapping[str, Any], values: Mapping[str, Any], every: bool) -> Plain:
+    """`values` that differ from `defaults`; `every`: all of both."""
+    if every:
+        return {**defaults, **values}
+    return {name: value for name, value in values.items() if name not in defaults or defaults[name] != value}
+
+
+def _loaded(group: str, target: str) -> Any:
+    """A constructor without importing what a stranger's file names."""
+    if target.startswith("fedexp."):
+        return _own(target)
+    return _resolved(target) if target.rpartition(".")[0] in sys.modules else None
+
+
+@cache
+def _own(target: str) -> Any:
+    return _resolved(target)
+
+
+def _resolved(target: str) -> Any:
+    try:
+        found = pkgutil.resolve_name(target)
+    except Exception:  # of another version, perhaps: its settings are compared as they are written
+        return None
+    return found if callable(found) else None
+
+
+@cache
+def _defaults(target: Any) -> Plain:
+    """A constructor's arguments that have plain values by default."""
+    found = {name: each.default for name, each in inspect.signature(target).parameters.items()}
+    if is_dataclass(target):
+        made = {each.name: each.default_factory for each in fields(target)}
+        found |= {name: factory() for name, factory in made.items() if factory is not MISSING}
+    plain = (str, bool, int, float, list, tuple, dict, type(None))
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in _typed_values(target, found).items() if isinstance(value, plain)
+    }  # fmt: skip
+
+
+def _typed_values(target: Any, values: Mapping[str, Any]) -> Plain:
+    hints = _hints(target)
+    return {name: _typed(value, hints.get(name)) for name, value in values.items()}
+
+
+@cache
+def _hints(target: Any) -> dict[str, Any]:
+    return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """1 where a float belongs is 1.0: one setting, however it is written."""
+    options = get_args(hint) if type(None) in get_args(hint) else (hint,)
+    if isinstance(value, int) and not isinstance(value, bool) and float in options and int not in options:
+        return float(value)
+    if isinstance(value, list):
+        inner = next((get_args(option)[0] for option in options if get_origin(option) is list), None)
+        return [_typed(each, inner) for each in value]
+    return value
+
+
+def data_used(dataset: Mapping[str, Any]) -> str:
+    """The data set's name, and where `source` says that it is not the original, what it is: "cifar10 (JPEG copy)"."""
+    name, source = str(dataset.get("name", "own")), dataset.get("source")
+    return f"{name} ({source})" if source else name
+
+
+def readable(config: DictConfig) -> str:
+    """What a run is, for people: data set, partition, algorithm, seed. Cut off at 200 bytes, as a folder's name may
+    have 255."""
+    names = [str(config[group].get("name", "own")) for group in ("partition", "model", "algorithm")]
+    parts = [data_used(config.dataset), *names, f"seed{config.seed}"]
+    name = "-".join(re.sub(r"[^\w.=+-]+", "_", part).strip("_") for part in parts)
+    return name.encode()[:200].decode(errors="ignore")

@@ -1,0 +1,49 @@
+"""The config that a run has left in its folder."""
+
+from pathlib import Path
+from typing import cast
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp.config.compose import apply, first_line
+from fedexp.config.schema import ADDED, GROUPS, PARTS, Settings, check, lacking
+from fedexp.errors import ConfigError, require
+
+
+def saved(folder: Path, words: list[str]) -> DictConfig:
+    """The checked config of a run's folder with overrides. Raises ConfigError where there is none."""
+    try:
+        held = OmegaConf.load(folder / "config.yaml")
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError("words", folder, f"holds no config.yaml that can be read ({first_line(error)})") from error
+    plain = OmegaConf.to_container(held)
+    # fedexp writes none, and a stranger's could have environment variables read and written elsewhere.
+    require("${" not in str(plain), "words", folder, "holds a config.yaml with interpolations, ${...}: not resolved")
+    absent = lacking(plain)
+    require(not absent, "words", folder, f"is of another version of fedexp: its config.yaml lacks {', '.join(absent)}")
+    try:
+        config = cast(
+            DictConfig,
+            OmegaConf.merge(OmegaConf.structured(Settings), ADDED, held, {"output_root": str(folder.resolve().parent)}),
+        )
+    except OmegaConfBaseException as error:
+        raise ConfigError("words", folder, f"holds a config.yaml that cannot be used ({first_line(error)})") from error
+    OmegaConf.set_struct(config, True)
+    for override in OverridesParser.create().parse_overrides(words):
+        _change(config, override)
+    check(config)
+    return config
+
+
+def _change(config: DictConfig, override: Override) -> None:
+    key, _, value = override.input_line.lstrip("+~").partition("=")
+    require(not override.is_sweep_override(), key, value, "must be a single value: this program carries out one run")
+    require(key not in (*GROUPS, *PARTS), key, value, f"cannot be chosen anew; give its own keys, {key}.KEY=VALUE")
+    try:
+        apply(override, config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(key, value, first_line(error)) from error

@@ -1,0 +1,350 @@
+"""The typed schema of the config, and the checks across keys."""
+
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from functools import cache
+from math import isfinite
+from typing import Annotated, Any, get_type_hints
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+
+from fedexp.bounds import AtLeast, OneOf, check_fields, check_values, declared
+from fedexp.config.options import elsewhere
+from fedexp.errors import ConfigError, nearest, require
+from fedexp.settings import Hardware, Local
+
+GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
+PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")  # of an algorithm; each names one, too
+GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
+    "dataset": set(),
+    "partition": {"dataset", "clients", "seed"},
+    "model": {"shape", "classes"},
+    "algorithm": set(PARTS),
+}
+_LONGEST_NAME = 100  # characters: several stand in a folder's name, which has at most 255 bytes
+_FOR_PEOPLE = ("name", "source")  # keys of a group that no constructor takes
+ADDED = {  # groups that configs of earlier versions lack, and what stands for them there
+    "system": {"name": "none", "_target_": "fedexp.system.none.Ideal"},
+}  # fmt: skip
+OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads itself, and their defaults
+    "partition": {"holdout": 0.0, "noise": 0.0, "quantity_skew": None},
+    "model": {"pretrained": None},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """every: rounds between evaluations. clients: whose own models are evaluated besides the global one: none, a
+    round's participants, or all. on: train, holdout or matched (fedexp/measure/clients.py)."""
+
+    every: Annotated[int, AtLeast(1)] = 1
+    clients: Annotated[str, OneOf("none", "participants", "all")] = "none"
+    on: Annotated[str, OneOf("train", "holdout", "matched")] = "matched"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "evaluate")
+
+
+def _schema(settings: type) -> type:
+    """The same fields as a class that OmegaConf may fill: a frozen one would make the config read-only. It is known by
+    the name that it has in this module, so that configs can be pickled."""
+    found = make_dataclass(f"_{settings.__name__}", [(each.name, each.type, each.default) for each in fields(settings)])
+    found.__module__ = __name__
+    return found
+
+
+_Local, _Hardware, _Evaluate = (_schema(kind) for kind in (Local, Hardware, Evaluate))
+
+
+@dataclass
+class Settings:
+    """Run-level keys, whose values conf/config.yaml gives. The groups are free: each file names its constructor and
+    that one's arguments."""
+
+    dataset: dict[str, Any] = field(default_factory=dict)
+    partition: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    selection: dict[str, Any] = field(default_factory=dict)
+    server_optimizer: dict[str, Any] = field(default_factory=dict)
+    compression: dict[str, Any] = field(default_factory=dict)
+    privacy: dict[str, Any] = field(default_factory=dict)
+    system: dict[str, Any] = field(default_factory=dict)
+    # A class that is made as the program runs is no type to a checker.
+    hardware: _Hardware = field(default_factory=_Hardware)  # type: ignore[valid-type]
+    tracking: dict[str, Any] = field(default_factory=dict)
+    clients: Annotated[int, AtLeast(1)] = MISSING
+    clients_per_round: Annotated[int, AtLeast(1)] = MISSING
+    rounds: Annotated[int, AtLeast(1)] = MISSING
+    seed: int = MISSING
+    evaluate: _Evaluate = field(default_factory=_Evaluate)  # type: ignore[valid-type]
+    local: _Local = field(default_factory=_Local)  # type: ignore[valid-type]
+    targets: list[float] = MISSING
+    measures: dict[str, str | None] = field(default_factory=dict)
+    reference: Annotated[str | None, OneOf("centralized")] = MISSING
+    reference_rounds: Annotated[int | None, AtLeast(1)] = MISSING
+    output_root: str = MISSING
+    checkpoint_seconds: Annotated[float, AtLeast(0)] = MISSING
+    artifacts_every: Annotated[int, AtLeast(0)] = MISSING
+    metric: str | None = None
+    paper: str | None = None
+    table: dict[str, Any] = field(default_factory=dict)  # +table=NAME: a sweep of runs (fedexp/sweep/table.py)
+    scale: dict[str, Any] = field(default_factory=dict)  # +scale=NAME: a sweep made smaller (fedexp/sweep/scale.py)
+    sweep: str | None = None  # the multirun that a run belongs to, named by fedexp/sweep/jobs.py
+
+
+ConfigStore.instance().store(name="schema", node=Settings)
+
+
+def section(config: DictConfig, name: str) -> Any:
+    """The Local, Hardware or Evaluate of a config. Raises ConfigError for a value out of bounds."""
+    kind = {"local": Local, "hardware": Hardware, "evaluate": Evaluate}[name]
+    plain: Any = OmegaConf.to_container(config[name], resolve=True)
+    return kind(**plain)
+
+
+def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
+    """`${choose:${dataset.name},{fmnist:204},231}` in a YAML file: a constant that depends on another choice.
+
+    Without a last value, a choice that the table lacks is an error.
+    """
+    if value in table:
+        return table[value]
+    if not otherwise:
+        known = ", ".join(map(str, table))
+        raise ValueError(f"there is no value for {value}, only for {known}; give this key yourself")
+    return otherwise[0]
+
+
+def called(target: str | None) -> str:
+    """`${called:${._target_}}`: what an own class or function, given as package.module.name, is called."""
+    return str(target or "own").rsplit(".", 1)[-1]
+
+
+def required(reason: str) -> Any:
+    """`${required:the paper gives it for its own data sets alone}`: a key that another file or the user must give."""
+    raise ValueError(f"must be given: {reason}")
+
+
+OmegaConf.register_new_resolver("choose", choose, replace=True)
+OmegaConf.register_new_resolver("required", required, replace=True)
+OmegaConf.register_new_resolver("called", called, replace=True)
+
+
+def check(config: DictConfig) -> None:
+    """Raise ConfigError for any value or combination that cannot work, before anything is built."""
+    check_keys(config)
+    try:
+        for key in sorted(OmegaConf.missing_keys(config)):
+            raise ConfigError(key, None, "must be given")
+        _check_plain(OmegaConf.to_container(config, resolve=True), "")
+    except InterpolationResolutionError as error:
+        reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
+        raise ConfigError(error.full_key, None, reason) from error
+    check_values(Settings, {name: config[name] for name in declared(Settings)}, "")
+    require(
+        config.clients_per_round <= config.clients, "clients_per_round", config.clients_per_round,
+        f"must be at most clients={config.clients}",
+    )  # fmt: skip
+    for target in config.targets:
+        require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
+    for name in ("local", "hardware", "evaluate"):
+        section(config, name)
+    for group in GROUPS:
+        check_arguments(group, config[group], GIVEN[group])
+    for group in (*PARTS, "tracking"):
+        check_arguments(group, config[group], set())
+    _check_measures(config)
+
+
+def check_keys(config: DictConfig) -> None:
+    """Raise ConfigError for a key that the schema lacks (+ and ++ add it all the same, and nothing would read it), and
+    for one of its own that has been taken out (~).
+
+    What keys the groups have is their constructors' business: check_arguments.
+    """
+    plain: Any = OmegaConf.to_container(config)
+    check_plain_keys(plain)
+
+
+def check_plain_keys(config: dict[str, Any]) -> None:
+    """The same for a plain config."""
+    _check_keys(config, Settings, "")
+
+
+def lacking(config: Any) -> list[str]:
+    """What a plain config, as a file holds it, lacks of what names and compares runs: that of another version may."""
+    if not isinstance(config, dict):
+        return ["all keys"]
+    nodes = (*GROUPS, *PARTS, "local", "evaluate", "hardware", "measures")
+    config = {**ADDED, **config}
+    absent = [name for name in nodes if not isinstance(config.get(name), dict)]
+    absent += [f"{group}._target_" for group in (*GROUPS, *PARTS)
+               if group not in absent and not isinstance(config[group].get("_target_"), str)]  # fmt: skip
+    numbers = ("clients", "clients_per_round", "rounds", "seed")
+    return absent + [name for name in numbers if not isinstance(config.get(name), int)]
+
+
+def _check_keys(node: dict[str, Any], schema: type, before: str) -> None:
+    known = _types(schema)
+    for name, value in node.items():
+        if name not in known:
+            raise ConfigError(f"{before}{name}", value, f"no such key; {nearest(str(name), known)}")
+        if is_dataclass(known[name]) and isinstance(value, dict):
+            _check_keys(value, known[name], f"{before}{name}.")
+    for name in known:
+        require(name in node, f"{before}{name}", None, "must be given")
+
+
+def _check_plain(value: Any, key: str) -> None:
+    """Raise ConfigError for a number that no setting can have, whatever its key."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _check_plain(each, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for each in value:
+            _check_plain(each, key)
+    elif isinstance(value, float):
+        require(isfinite(value), key, value, "must be finite")
+    elif isinstance(value, int):
+        require(abs(value) < 2**63, key, value, "must be a number of at most 63 bits")
+
+
+@cache
+def _types(schema: type) -> dict[str, Any]:
+    return get_type_hints(schema)
+
+
+def _check_measures(config: DictConfig) -> None:
+    for name, path in config.measures.items():
+        if path is None:
+            continue
+        found = located(f"measures.{name}", path)
+        require(callable(found), f"measures.{name}", path, "must name a function, e.g. package.module.name")
+    rounds = config.reference_rounds
+    require(
+        rounds is None or config.reference is not None, "reference_rounds", rounds,
+        "there is no reference to stop; add reference=centralized, or leave this null",
+    )  # fmt: skip
+    holdout = config.partition.get("holdout")
+    noise, skew = (of_fedexp(config, "partition", name) for name in ("noise", "quantity_skew"))
+    require(_is_number(holdout) and 0 <= holdout < 1, "partition.holdout", holdout, "must be in [0, 1)")
+    require(_is_number(noise) and noise >= 0, "partition.noise", noise, "must be at least 0")
+    require(
+        skew is None or (_is_number(skew) and skew > 0), "partition.quantity_skew", skew, "must be above 0, or null"
+    )
+    require(
+        holdout > 0 or config.evaluate.on != "holdout" or config.evaluate.clients == "none", "evaluate.on", "holdout",
+        "nothing is held out; add partition.holdout=0.2, for example",
+    )  # fmt: skip
+
+
+def of_fedexp(config: DictConfig, group: str, name: str) -> Any:
+    """The value of a group's key that fedexp reads itself; its default where an earlier version's config lacks it."""
+    return config[group].get(name, OF_FEDEXP[group][name])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
+    """Raise ConfigError for a key of the group that its constructor does not have, and for a name that is none."""
+    target = constructor(group, node.get("_target_"))
+    name = node.get("name")
+    require(isinstance(name, str | int | float | None), f"{group}.name", name, "must be a word")
+    require(len(str(name)) <= _LONGEST_NAME, f"{group}.name", name, f"must be of at most {_LONGEST_NAME} characters")
+    source = node.get("source")
+    require(source is None or group == "dataset", f"{group}.source", source, "no such key; only a data set has one")
+    parameters = _parameters(group, target)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = {*parameters} - given
+    for name in node:
+        if name not in (*known, *_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(group, ())):
+            key = f"{group}.{name}"
+            others = elsewhere(key)
+            here = nearest(str(name), known) if known or not others else ""
+            raise ConfigError(key, node[name], f"no such key; {others}{here}".removesuffix("; "))
+
+
+def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
+    """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type."""
+    check_names(group, node, given)
+    target = constructor(group, node.get("_target_"))
+    parameters = _parameters(group, target)
+    own = {name: value for name, value in arguments(node).items() if name not in OF_FEDEXP.get(group, ())}
+    for name, parameter in parameters.items():
+        missing = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if missing and name not in given and name not in own:
+            raise ConfigError(f"{group}.{name}", None, "must be given")
+    _check_types(group, target, own)
+    check_values(target, own, group)
+    for name, value in own.items():
+        if isinstance(value, dict) and "_target_" in value:  # a constructor within the group, given the same
+            check_arguments(f"{group}.{name}", OmegaConf.create(value), given)
+
+
+def constructor(group: str, target: str | None) -> Any:
+    """The class or function that a group names. Raises ConfigError if there is none, or it cannot be imported."""
+    require(target is not None, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
+    found = located(f"{group}._target_", target)
+    require(callable(found), f"{group}._target_", target, f"is a {type(found).__name__}, not a class or function")
+    return found
+
+
+@cache
+def _parameters(group: str, target: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except ValueError as error:  # of some that are not written in Python
+        name = getattr(target, "__qualname__", target)
+        raise ConfigError(f"{group}._target_", name, f"does not tell what arguments it takes ({error})") from error
+
+
+def located(key: str, path: str) -> Any:
+    """What `path` names, package.module.name. Raises ConfigError for `key` if it cannot be imported."""
+    try:
+        return _of_fedexp(path) if path.startswith("fedexp.") else pkgutil.resolve_name(path)
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(key, path, f"cannot be imported ({why})") from error
+
+
+@cache
+def _of_fedexp(path: str) -> Any:
+    return pkgutil.resolve_name(path)
+
+
+def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
+    """OmegaConf's own conversion rules, against the constructor's type hints."""
+    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    for name, value in own.items():
+        if isinstance(value, dict) and "_target_" in value:
+            continue
+        if isinstance(value, str) and is_dataclass(hints.get(name)):
+            choice = f"{group.split('.')[0]}@{group}.{name}={value}"
+            raise ConfigError(f"{group}.{name}", value, f"is an option with keys of its own; choose it by {choice}")
+        if isinstance(value, dict) and is_dataclass(hints.get(name)):
+            raise ConfigError(f"{group}.{name}._target_", None, "must name a class or function")
+        if hints.get(name) is bool:
+            require(isinstance(value, bool), f"{group}.{name}", value, "must be true or false")
+        try:
+            schema = OmegaConf.structured(make_dataclass("Schema", [(name, hints.get(name, Any), MISSING)]))
+        except OmegaConfBaseException:
+            continue  # a type that YAML cannot express: the constructor's own business
+        try:
+            OmegaConf.merge(schema, {name: value})
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{group}.{name}", value, str(error).splitlines()[0]) from error
+
+
+def arguments(node: DictConfig) -> dict[str, Any]:
+    """The constructor's arguments of a group, as plain values."""
+    plain: Any = OmegaConf.to_container(node, resolve=True)
+    others = (*_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(str(node._key()), ()))
+    return {key: value for key, value in plain.items() if key not in others}

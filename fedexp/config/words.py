@@ -1,0 +1,85 @@
+"""What the words of a command line tell before anything is composed of them."""
+
+import argparse
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from hydra._internal.utils import get_args_parser
+
+from fedexp.config.compose import CONF
+from fedexp.errors import ConfigError, nearest, require
+
+_NO_NAME = re.compile(r"(null|true|false|[-+]?(nan|inf|[\d._]+(e[-+]?\d+)?))?", re.IGNORECASE)  # not read as strings
+_LONG_NUMBER = re.compile(r"[\d_]{400,}")  # Python itself refuses to read some; none fits any setting
+_LONGEST = 100_000  # characters; Linux passes no longer word
+
+
+def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """What the parser makes of the words. Raises ConfigError instead of showing the usage on many lines."""
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError("words", " ".join(words), f"{message}; --help shows what there is")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    try:
+        return parser.parse_intermixed_args(list(words))
+    except argparse.ArgumentError as error:
+        refuse(str(error))
+
+
+def in_order(words: Sequence[str]) -> list[str]:
+    """The same words, flags first: Hydra's parser takes no override after a flag that follows one.
+
+    Raises ConfigError for a flag that there is not, or that lacks its value.
+    """
+    overrides = parsed(get_args_parser(), words).overrides
+    left = list(overrides)
+    flags = []
+    for word in words:
+        if word in left:
+            left.remove(word)
+        else:
+            flags.append(word)
+    return [*flags, *overrides]
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise ConfigError for words that cannot be overrides, and for choices that name no option of their group."""
+    for word in words:
+        if word.startswith("-"):
+            continue
+        key, given, value = word.partition("=")
+        require(bool(key.lstrip("+~") or not given), "words", word, "must be KEY=VALUE")
+        strange = next((letter for letter in word if unicodedata.category(letter) in ("Cc", "Cs")), None)
+        if strange is not None:
+            raise ConfigError(key, value, f"holds {strange!r}, which no setting may: line breaks and the like")
+        require(len(word) <= _LONGEST, key, value, f"is longer than {_LONGEST} characters")
+        number = _LONG_NUMBER.search(word)
+        require(number is None, key, value, "holds a number of more digits than any setting can have")
+        _check_choice(key.lstrip("+"), given, value)
+
+
+def _check_choice(group: str, given: str, option: str) -> None:
+    """`algorithm=null`, `algorithm=3`, `algorithm=[a,b]` name no option; Hydra would show a traceback for them.
+
+    `~algorithm` would leave other choices, which depend on it, without their answer.
+    """
+    folder = CONF / group.lstrip("~").partition("@")[0]
+    if not group.lstrip("~") or not _is_folder(folder):
+        return
+    require(not group.startswith("~"), group, option, f"cannot be left out; choose an option: {group[1:]}=NAME")
+    if not given:
+        return
+    if _NO_NAME.fullmatch(option) or option[:1] in ("[", "{"):
+        known = sorted(path.stem for path in folder.glob("*.yaml"))
+        raise ConfigError(group, option, f"names no option; {nearest(option, known)}")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that is too long for one, or holds what none may
+        return False

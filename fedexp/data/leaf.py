@@ -1,0 +1,55 @@
+"""What LEAF's preprocess.sh leaves (Caldas et al., "LEAF: A Benchmark for Federated Settings"): examples by user."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedexp.errors import ConfigError, require
+from fedexp.randomness import numpy_generator
+
+Users = dict[str, tuple[Path, dict[str, list[Any]]]]  # by name: the file that holds it, and its x and y
+
+
+def read(folder: Path, what: str, place: str) -> Users:
+    """The user_data of all files of a folder. what: users are called so in errors; place: how to get such a folder.
+
+    Raises ConfigError where there is no file, or one that is not LEAF's.
+    """
+    files = sorted(folder.glob("*.json"))
+    require(bool(files), "dataset.root", folder, f"holds no *.json; {place}")
+    users: Users = {}
+    for file in files:
+        try:
+            found = json.loads(file.read_text())["user_data"]
+            counts = {name: (len(user["x"]), len(user["y"])) for name, user in found.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError("dataset.root", file, f"is no file of LEAF's ({error!r})") from error
+        for name, (examples, labels) in counts.items():
+            listed = all(isinstance(found[name][part], list) for part in ("x", "y"))
+            require(listed, "dataset.root", file, f"{what} {name} has an x or y that is no list")
+            right = f"{what} {name} has {examples} examples but {labels} labels; each example needs one"
+            require(examples == labels, "dataset.root", file, right)
+            require(name not in users, "dataset.root", file, f"{what} {name} is in another file of {folder} too")
+            users[name] = (file, found[name])
+    return users
+
+
+def counts(parts: list[Users]) -> dict[str, int]:
+    """How many examples each user of the first part has in all parts."""
+    return {name: sum(len(part[name][1]["y"]) for part in parts if name in part) for name in parts[0]}
+
+
+def choose(found: dict[str, int], number: int | None, more_than: int, purpose: str, seed: int, what: str) -> list[str]:
+    """The names, sorted, of `number` users drawn (None: all) of those with more than `more_than` examples.
+
+    found: examples of each; purpose: of the randomness; what: the users, in the plural, as they and the key are called.
+    """
+    able = sorted(name for name, count in found.items() if count > more_than)
+    if number is None:
+        require(bool(able), "dataset.more_than", more_than, f"none of {len(found)} {what} has more examples")
+        return able
+    require(
+        1 <= number <= len(able), f"dataset.{what}", number,
+        f"{len(able)} of {len(found)} {what} have more than dataset.more_than={more_than} examples",
+    )  # fmt: skip
+    return sorted(numpy_generator(seed, purpose).choice(able, number, replace=False).tolist())

@@ -1,0 +1,67 @@
+"""Shakespeare by speaking role (McMahan et al. 2017; Caldas et al., LEAF): 80 characters, of which the next is asked.
+
+Read from LEAF's own output, ROOT/{train,test}/*.json, which is placed there by hand. A role of a play is a client.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedexp.data import leaf
+from fedexp.data.dataset import Dataset, Transform
+from fedexp.errors import require
+
+# LEAF's vocabulary; a token is a character's place in it.
+CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+_TOKENS = {character: token for token, character in enumerate(CHARACTERS)}
+
+_PLACE = (
+    "run LEAF's data/shakespeare/preprocess.sh -s niid --sf 0.2 -k 0 -t sample and pass dataset.root=FOLDER with its "
+    "train/ and test/"
+)
+
+
+def shakespeare(
+    root: str, transform: Transform, roles: int | None = None, more_than: int = 0, selection_seed: int = 0
+) -> Dataset:  # fmt: skip
+    """`roles` (null: all) of those with more than `more_than` examples, train and test together; the test set pools
+    theirs. x: tokens int16 [n, 80]; y: the token that follows.
+
+    Raises ConfigError where the folders are not there, or hold something else.
+    """
+    require(roles is None or roles >= 1, "dataset.roles", roles, "must be at least 1, or null for all")
+    base = Path(root).expanduser()
+    require(
+        (base / "train").is_dir() and (base / "test").is_dir(),
+        "dataset.root",
+        root,
+        f"has no train/ and test/; {_PLACE}",
+    )
+    parts = [leaf.read(base / part, "role", _PLACE) for part in ("train", "test")]
+    chosen = leaf.choose(leaf.counts(parts), roles, more_than, "shakespeare", selection_seed, "roles")
+    arrays = []
+    for part in parts:
+        own = [_examples(name, *part[name]) for name in chosen if name in part]
+        require(bool(own), "dataset.root", root, "the chosen roles have no test examples; split LEAF by sample")
+        arrays += [torch.from_numpy(np.concatenate(each)) for each in zip(*own)]
+    sizes = [len(parts[0][name][1]["y"]) for name in chosen]
+    owners = torch.arange(len(chosen)).repeat_interleave(torch.tensor(sizes))
+    train_x, train_y, test_x, test_y = arrays
+    return Dataset(
+        "shakespeare", train_x, train_y, test_x, test_y, len(CHARACTERS), transform, owners,
+        [repr(character)[1:-1] for character in CHARACTERS], base,
+    )  # fmt: skip
+
+
+def _examples(name: str, file: Path, user: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """A role's texts int16 [n, 80] and what follows them int64 [n]. Raises ConfigError for what is no such text."""
+    texts, following = user["x"], user["y"]
+    words = all(isinstance(text, str) for text in [*texts, *following])
+    require(words, "dataset.root", file, f"role {name} has examples that are no text")
+    fits = all(len(text) == 80 for text in texts) and all(len(text) == 1 for text in following)
+    require(fits, "dataset.root", file, f"role {name} has texts that are not of 80 characters and one that follows")
+    unknown = sorted(set("".join([*texts, *following])) - set(_TOKENS))
+    require(not unknown, "dataset.root", file, f"role {name} has characters that LEAF does not know: {unknown}")
+    tokens = np.array([[_TOKENS[character] for character in text] for text in texts], dtype=np.int16)
+    return tokens.reshape(-1, 80), np.array([_TOKENS[character] for character in following], dtype=np.int64)

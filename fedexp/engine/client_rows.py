@@ -1,0 +1,66 @@
+"""A row of tensors for each client that has one: what clients remember, or what the server keeps of each.
+
+Only clients that have taken part cost memory: a million clients of which a thousand were drawn take a thousand rows,
+and those of one cohort more.
+A store is a nested dict of tensors and numbers, so that checkpoints hold it as they hold everything else:
+first, the row of every client that has none yet; rows, a stack whose leading axis grows as needed; place, int64 [N],
+which row is whose (-1: none); free, int64, rows that were replaced; count, how many there are with these.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.tree import Tree
+
+Store = dict[str, Any]
+
+
+def new(first: Tree, clients: int, device: torch.device | None = None) -> Store:
+    """A store for N clients, none of which has a row. device: where rows are kept; None: where `first` is."""
+    first = first if device is None else tree.to(first, device)
+    rows = tree.apply(lambda leaf: leaf.new_empty(0, *leaf.shape), first)
+    nobody, none = torch.full((clients,), -1), torch.empty(0, dtype=torch.int64)
+    return {"first": first, "rows": rows, "place": nobody, "free": none, "count": 0}
+
+
+def take(store: Store, ids: Tensor) -> Tree:
+    """The rows of clients `ids` [K]: leaves [K, ...]; `first` for those that have none."""
+    place = store["place"][ids]
+    if store["count"] == 0:
+        return tree.spread(store["first"], len(ids))
+
+    def chosen(first: Tensor, rows: Tensor) -> Tensor:
+        where = place.to(rows.device).view(-1, *[1] * first.dim())
+        return torch.where(where >= 0, rows[where.flatten()], first)
+
+    return tree.apply(chosen, store["first"], store["rows"])
+
+
+def put(store: Store, ids: Tensor, new: Tree) -> Store:
+    """The store with rows `new` [K, ...] of clients `ids` [K].
+
+    Memory of all clients must not be copied every round: rows are written in place, but to none that `store` itself
+    refers to. So it still reads as before, until the next is made from the new one.
+    """
+    if next(tree.leaves(new), None) is None:
+        return store
+    place, free, count, clients = store["place"].clone(), store["free"], store["count"], ids.unique()
+    replaced, again = place[clients], free[: len(clients)]
+    total = count + len(clients) - len(again)
+    place[clients] = torch.cat([again, torch.arange(count, total)])
+    free = torch.cat([free[len(again) :], replaced[replaced >= 0]])
+    rows = store["rows"]
+    held = tree.length(rows)
+    if total > held:
+        more = max(total, min(len(place) + len(clients), 2 * held)) - held
+        rows = tree.apply(lambda leaf: torch.cat([leaf, leaf.new_zeros(more, *leaf.shape[1:])]), rows)
+    tree.put(rows, place[ids], new)
+    return {**store, "rows": rows, "place": place, "free": free, "count": total}
+
+
+def held(store: Store, ids: Tensor) -> Tensor:
+    """Which of clients `ids` have a row of their own: bool [K]."""
+    return store["place"][ids] >= 0

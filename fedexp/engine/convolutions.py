@@ -1,0 +1,142 @@
+"""Which form of each convolution is the fastest: measured on this machine, at the shapes of the run.
+
+Direct, or in tiles (fedexp.models.convolution), which round a little differently: which is faster depends on the
+processor's instructions more than on the number of multiplications. A choice is kept in the user's cache folder, so
+that every later run on the same machine rounds alike, and in a checkpoint, so that a run does so wherever it goes on.
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from filelock import FileLock
+from torch import Tensor
+
+from fedexp import files
+from fedexp.models.classifier import Model
+from fedexp.models.convolution import tile_sizes, tiled
+from fedexp.models.layers import Convolution, training
+
+Forms = dict[str, int]  # of a layer's path, the side of its tiles; layers that are computed directly are left out
+
+_GAIN = 1.1  # a form must be so many times faster than direct convolution to take its place
+_SECONDS = 0.15  # for each form, but for the first repetitions
+
+
+def measured(model: Model, batch: Tensor, threads: int) -> Forms:
+    """The fastest forms for one client that trains on batches like `batch` [B, ...], on so many threads of a CPU."""
+    layers = _inputs(model, batch)
+    if not layers:
+        return {}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with _Cache() as known:
+            return {path: tile for path, (layer, x) in layers.items() if (tile := known.fastest(layer, x))}
+    finally:
+        torch.set_num_threads(before)
+
+
+def _inputs(model: Model, batch: Tensor) -> dict[str, tuple[Convolution, Tensor]]:
+    """The layers that have more than one form, and their input in a training step."""
+    found: dict[str, tuple[Convolution, Tensor]] = {}
+
+    def keep(layer: Convolution, given: tuple[Tensor], _: Any) -> None:
+        if layer.is_ordinary and tile_sizes(given[0], layer.weight, layer.border):
+            found[layer.path] = layer, given[0]
+
+    layers = [layer for layer in model.net.modules() if isinstance(layer, Convolution)]
+    if not layers:  # nor an input that zeros could stand for: tokens, perhaps
+        return found
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        with torch.no_grad(), training(None, torch.tensor(0), alone=True):
+            model.net(batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+class _Cache:
+    """Choices by machine and shape, in a file that one process at a time reads and adds to."""
+
+    def __init__(self) -> None:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.path = Path(root) / "fedexp" / "convolutions.json"
+        self.known: dict[str, int] = {}
+        self.lock: FileLock | None = None
+
+    def __enter__(self) -> "_Cache":
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(self.path.with_suffix(".lock"))
+            self.lock.acquire()
+            known = json.loads(self.path.read_bytes())
+            self.known = known if isinstance(known, dict) else {}
+        except (OSError, ValueError):  # none yet, or nowhere to keep it: it is measured in every run
+            self.known = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            files.write_text(self.path, json.dumps(self.known, indent=1))
+        if self.lock is not None:
+            self.lock.release()
+
+    def fastest(self, layer: Convolution, x: Tensor) -> int:
+        """The side of the fastest tiles, 0 for direct convolution."""
+        name = " ".join(map(str, [*_machine(), *x.shape, *layer.weight.shape, layer.border, layer.bias is not None]))
+        if not isinstance(self.known.get(name), int):
+            self.known[name] = _fastest(layer, x)
+        return self.known[name]
+
+
+def _machine() -> list[str]:
+    """What decides how fast a form is, besides shapes."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        processor = platform.processor()
+    limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")]
+    return [
+        processor,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.__version__,
+        str(torch.get_num_threads()),
+        *limits,
+    ]
+
+
+def _fastest(layer: Convolution, x: Tensor) -> int:
+    weight = layer.weight.detach().clone().requires_grad_()
+    bias = None if layer.bias is None else layer.bias.detach().clone().requires_grad_()
+    x, padding = x.detach().clone().requires_grad_(), layer.border
+    wanted = [each for each in (x, weight, bias) if each is not None]
+    dy = torch.ones_like(F.conv2d(x, weight, bias, padding=padding))
+
+    def step(form: Callable[[], Tensor]) -> float:
+        began = time.perf_counter()
+        torch.autograd.grad(form(), wanted, dy)
+        return time.perf_counter() - began
+
+    forms: dict[int, Callable[[], Tensor]] = {0: lambda: F.conv2d(x, weight, bias, padding=padding)}
+    for tile in tile_sizes(x, weight, padding):
+        forms[tile] = partial(tiled, x, weight, bias, padding, tile)
+    best = {tile: step(form) for tile, form in forms.items()}  # which also warms up
+    began = time.perf_counter()
+    for repetition in range(20):  # in turns, so that a busy moment slows all of them down
+        if repetition >= 2 and time.perf_counter() - began > _SECONDS * len(forms):
+            break
+        best = {tile: min(best[tile], step(form)) for tile, form in forms.items()}
+    tile = min(best, key=lambda tile: best[tile])
+    return tile if best[0] > _GAIN * best[tile] else 0

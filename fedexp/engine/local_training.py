@@ -1,0 +1,168 @@
+"""One client's local training, from download to upload: what the worker pool runs as it is and `vectorized` stacks."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Question
+from fedexp.engine.optimizer import Optimizer, clip
+from fedexp.engine.schedule import batches, noise_key
+from fedexp.errors import Interrupted
+from fedexp.models.classifier import Model
+from fedexp.models.layers import training
+from fedexp.settings import Local
+from fedexp.tree import Params, Tree
+from fedexp.world import World
+
+
+class Task(NamedTuple):
+    """One client's part in a round. work: how many epochs it trains, or steps where local.steps is given; None: all
+    that are asked for. again: how often it trains in this round besides, before; draws differ by it."""
+
+    client: int
+    work: int | None = None
+    again: int = 0
+
+
+@dataclass
+class LocalTraining:
+    """All that local training needs besides an algorithm and what its clients received."""
+
+    model: Model
+    world: World
+    local: Local
+    seed: int
+    precision: str = "float32"
+    compiled: bool = False
+    stopped: Callable[[], bool] = lambda: False
+    tiles: dict[str, int] = field(default_factory=dict)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
+
+    @torch.no_grad()
+    def inspect(self, algorithm: Question, client: int, download: Tree, memory: Tree, round: int | None = None) -> Tree:
+        """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
+        examples = Examples(self.world, client, self.seed, round)
+        return algorithm.inspect(self.model, download, memory["own"], examples)
+
+    def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
+        """A client's ways through its examples, as long as its part in the round has them."""
+        passes = algorithm.passes(self.local.shortened(task.work))
+        return [each._replace(stream=f"{each.stream} {task.again}") for each in passes] if task.again else passes
+
+    def examples(self, algorithm: ClientFunctions, task: Task) -> int:
+        """How many examples a client's training goes through."""
+        size = int(self.world.sizes[task.client])
+        return sum(each.local.examples(size) for each in self.passes(algorithm, task))
+
+    def scalars(self, passes: Sequence[Pass], round: int, clients: list[int]) -> dict[str, Tensor]:
+        """The numbers of a `Client` by name, for several clients at once, each in a pass: each [K], on the device."""
+        sizes, local = self.world.sizes[clients], passes[0].local  # which differ in their lengths alone
+        steps = torch.tensor([each.local.schedule(int(size))[1] for each, size in zip(passes, sizes)])
+        keys = torch.tensor([
+            noise_key(self.seed, round, client, each.stream) for each, client in zip(passes, clients)
+        ])  # fmt: skip
+        lr = torch.full_like(steps, local.rate(round), dtype=self.world.dtype)
+        numbers = {
+            "size": sizes, "steps": steps, "path": local.path(steps).to(self.world.dtype), "lr": lr,
+            "round": torch.full_like(steps, round), "key": keys,
+        }  # fmt: skip
+        return {name: value.to(self.world.device) for name, value in numbers.items()}
+
+    def client(self, each: Pass, round: int, client: int, download: Tree, memory: Tree) -> Client:
+        """ONE client, ready for a pass. memory: its own."""
+        found = self.inspect(each.functions, client, download, {"own": memory}, round)
+        numbers = {name: value[0] for name, value in self.scalars([each], round, [client]).items()}
+        return Client(download, memory, found, each.functions.start(download, memory, found), **numbers)
+
+    def objective(
+        self, algorithm: ClientFunctions, weights: Params, buffers: Params, batch: Batch, client: Client, padded: bool,
+        alone: bool = False,
+    ) -> tuple[Tensor, Params]:  # fmt: skip
+        """One client's loss on one batch, and the running statistics that its layers would keep."""
+        with (
+            training(batch.share if padded else None, batch.key, alone, self.tiles if alone else None) as now,
+            self.autocast(),
+        ):
+            loss = algorithm.loss(self.model, {**weights, **buffers}, batch, client)
+        return loss, {name: value.detach() for name, value in now.statistics.items()}
+
+    def train(
+        self, algorithm: ClientFunctions, round: int, task: Task, download: Tree, memory: Tree, untrained: bool = False
+    ) -> tuple[Tree, Tree, Tensor]:
+        """Train a client: what it uploads, what it remembers, and its mean loss over all steps of its own pass.
+
+        untrained: without a step, for the form of the result.
+        """
+        upload: Tree = {}
+        kept, reported = memory, torch.zeros((), dtype=self.world.dtype)
+        for each in self.passes(algorithm, task):
+            client = self.client(each, round, task.client, download, kept["own"])
+            params, loss = self._carry_out(each, round, task.client, client, untrained)
+            if each.functions is algorithm:
+                reported = loss
+                upload, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
+            else:
+                kept = {**kept, "own": each.functions.remember(params, client)}
+        return upload, kept, reported
+
+    def _carry_out(
+        self, each: Pass, round: int, number: int, client: Client, untrained: bool
+    ) -> tuple[Params, Tensor]:  # fmt: skip
+        """The weights that a pass of client `number` ends at, and its mean loss."""
+        world, algorithm, local = self.world, each.functions, each.local
+        params = {name: value.detach().clone() for name, value in client.start.items()}
+        trained = algorithm.trains(self.model)
+        weights = {name: params[name].requires_grad_() for name in trained if name in params}
+        buffers = {name: value for name, value in params.items() if name not in weights}
+        rows, tensors, total = world.of(number), list(weights.values()), torch.zeros((), dtype=world.dtype)
+        optimizer = Optimizer(tensors, local, local.rate(round), fused=True)
+        plan = () if untrained else batches(self.seed, round, number, len(rows), local, each.stream)
+        steps = 0
+        for step, positions in enumerate(plan):
+            chosen, key = rows[positions.to(rows.device)], client.key + step
+            x = world.prepare(chosen, key)
+            if x.dim() == 4:  # the first convolution, of few channels, is faster so
+                x = x.to(memory_format=torch.channels_last)
+            share = torch.full((len(chosen),), 1 / len(chosen), dtype=world.dtype, device=x.device)
+            batch = Batch(x, world.y[chosen], share, key)
+            loss, statistics = self.objective(algorithm, weights, buffers, batch, client, padded=False, alone=True)
+            found = torch.autograd.grad(loss, tensors, materialize_grads=True)
+            with torch.no_grad():
+                grads = algorithm.correct(dict(zip(weights, found)), params, client)
+                if local.max_grad_norm is not None:
+                    grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
+            optimizer.step(tensors, [grads[name] for name in weights])
+            buffers.update(statistics)
+            total, steps = total + loss.detach(), step + 1
+            if self.stopped():
+                raise Interrupted
+        done = {**{name: value.detach() for name, value in weights.items()}, **buffers}
+        return {name: done[name] for name in params}, (total / max(1, steps)).to(world.dtype)
+
+
+@torch.no_grad()
+def finish(
+    algorithm: ClientFunctions, trained: list[str], params: Params, client: Client, errors: Tree
+) -> tuple[Tree, Tree]:  # fmt: skip
+    """What ONE client sends up and what it keeps, after it has trained to `params`.
+
+    trained: names of the entries that privacy and compression act on; errors: what the compression remembers of this
+    client's earlier rounds.
+    """
+    upload, own = algorithm.upload(params, client), algorithm.remember(params, client)
+    if "update" in upload:
+        update = upload["update"]
+        received = client.download.get("privacy", {})
+        bounded, told = algorithm.privacy.clip({name: update[name] for name in trained if name in update}, received)
+        plain = {name: leaf for name, leaf in update.items() if name not in bounded}
+        encoded, errors = algorithm.compression.encode(bounded, errors, client.key)
+        upload = {**upload, "update": {"encoded": encoded, "plain": plain}, **({"privacy": told} if told else {})}
+    return upload, {"own": own, "compression": errors}

@@ -1,0 +1,180 @@
+"""A cohort vectorized: its models as one stack, stepped as one (GPUs; one process).
+
+Clients are sorted by their number of steps, so that finished ones fall off the end of the stack
+instead of being padded; only an epoch's last partial batches are padded, with weight 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedexp import tree
+from fedexp.engine.contract import Batch, Client, ClientFunctions, Pass
+from fedexp.engine.local_training import LocalTraining, Task, finish
+from fedexp.engine.optimizer import Optimizer, clip
+from fedexp.engine.schedule import positions
+from fedexp.errors import Interrupted
+from fedexp.tree import Params, Stack, Tree
+
+_PREPARED = 2**25  # entries of prepared examples in memory at once
+
+
+def train_vectorized(
+    training: LocalTraining, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree
+) -> tuple[Tree, Tree, Tensor]:
+    """Carry out all tasks at once: uploads and memory, leaves [K, ...], and mean local losses [K]."""
+    uploads, kept, clients = {}, memory, [task.client for task in tasks]
+    reported = torch.zeros(len(tasks), dtype=training.world.dtype, device=training.world.device)
+    for passes in zip(*(training.passes(algorithm, task) for task in tasks)):
+        functions = passes[0].functions
+        stack, cohort, losses, rank = _carry_out(training, passes, round, clients, download, kept["own"])
+        back = torch.argsort(rank)
+        if functions is algorithm:
+            uploads, kept = over_clients(
+                lambda params, client, errors: finish(algorithm, training.model.weights, params, client, errors),
+                stack, cohort, tree.choose(kept["compression"], rank),
+            )  # fmt: skip
+            uploads, kept, reported = tree.choose(uploads, back), tree.choose(kept, back), losses[back]
+        else:
+            kept = {**kept, "own": tree.choose(over_clients(functions.remember, stack, cohort), back)}
+    return uploads, kept, reported
+
+
+def _carry_out(
+    training: LocalTraining, passes: Sequence[Pass], round: int, ids: list[int], download: Tree, memory: Tree
+) -> tuple[Stack, Client, Tensor, Tensor]:
+    """A pass of all of `ids`, which differs between them in its length alone: the weights that they end at, they
+    themselves, their mean losses, all in an order of falling numbers of steps; and which of `ids` is where in it."""
+    world, device, algorithm, local = training.world, training.world.device, passes[0].functions, passes[0].local
+    taken = [each.local.schedule(int(world.sizes[client]))[1] for each, client in zip(passes, ids)]
+    order = sorted(range(len(ids)), key=lambda k: -taken[k])
+    ids, taken, passes = [ids[k] for k in order], [taken[k] for k in order], [passes[k] for k in order]
+
+    rank = torch.tensor(order, device=device)
+    received, own = (tree.choose(part, rank) for part in (download, memory))
+    cohort = _cohort(training, passes, round, ids, received, own)
+    stack = {name: leaf.clone() for name, leaf in cohort.start.items()}
+    names = [name for name in algorithm.trains(training.model) if name in stack]
+    rate = local.rate(round)
+    lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
+    optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
+    step = torch.compile(_step, fullgraph=True) if training.compiled else _step
+    total = torch.zeros(len(ids), dtype=world.dtype, device=device)
+
+    for active, batch, padded in _batches(training, passes, round, ids, taken, cohort.key):
+        live = {name: leaf[:active] for name, leaf in stack.items()}
+        now = _each(itemgetter(slice(active)), cohort)
+        step(training, algorithm, optimizer, live, total[:active], batch, now, padded)
+        if training.stopped():
+            raise Interrupted
+    return stack, cohort, total / torch.tensor(taken, device=device), rank
+
+
+def _step(
+    training: LocalTraining, algorithm: ClientFunctions, optimizer: Optimizer, live: Stack, total: Tensor, batch: Batch,
+    cohort: Client, padded: bool,
+) -> None:  # fmt: skip
+    """One local step of all active rows, in place, without the host: `live` [active, ...] moves, `total` [active] grows
+    by the losses."""
+    names = [name for name in algorithm.trains(training.model) if name in live]
+    grads, loss, statistics = _gradients(training, algorithm, names, live, batch, cohort, padded)
+    if optimizer.local.max_grad_norm is not None:
+        grads = clip(grads, optimizer.local.max_grad_norm, stacked=True, model=training.model.weights)
+    optimizer.step([live[name] for name in names], [grads[name] for name in names], len(total))
+    for name, value in statistics.items():
+        live[name].copy_(value)
+    total.add_(loss)
+
+
+def over_clients(function: Any, *parts: Any) -> Any:
+    """`function` of ONE client over stacks: nested dicts (or a Client) of leaves [K, ...], one at least.
+
+    What all clients share is passed to it once: a frozen model is then run by the whole cohort as a single large batch.
+    """
+    once = [_each(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
+    axes = [_each(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]
+    return vmap(function, in_dims=tuple(axes))(*once)
+
+
+def _each(function: Any, part: Any) -> Any:
+    if isinstance(part, tuple):  # a Client or a Batch
+        return type(part)(*(tree.apply(function, field) for field in part))
+    return tree.apply(function, part)
+
+
+def _cohort(
+    training: LocalTraining, passes: Sequence[Pass], round: int, ids: list[int], download: Tree, memory: Tree
+) -> Client:  # fmt: skip
+    """A Client whose leaves are those of all clients, [K, ...]."""
+    functions = passes[0].functions
+    found = [
+        training.inspect(functions, client, tree.take(download, k), {"own": tree.take(memory, k)}, round)
+        for k, client in enumerate(ids)
+    ]
+    stacked, numbers = tree.stack(found), training.scalars(passes, round, ids)
+    with torch.no_grad():
+        start = over_clients(
+            lambda download, memory, found, key: functions.start(download, memory, found),
+            download, memory, stacked, numbers["key"],
+        )  # fmt: skip
+    return Client(download, memory, stacked, start, **numbers)
+
+
+def _gradients(
+    training: LocalTraining, algorithm: ClientFunctions, names: list[str], live: Stack, batch: Batch, cohort: Client,
+    padded: bool,
+) -> tuple[Params, Tensor, Params]:  # fmt: skip
+    """Each row's corrected gradient, loss and running statistics, all [active, ...]."""
+
+    def one(weights: Params, buffers: Params, batch: Batch, client: Client) -> tuple[Params, Tensor, Params]:
+        def objective(weights: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+            loss, statistics = training.objective(algorithm, weights, buffers, batch, client, padded)
+            return loss, (loss.detach(), statistics)
+
+        grads, (loss, statistics) = grad(objective, has_aux=True)(weights)
+        return algorithm.correct(grads, {**weights, **buffers}, client), loss, statistics
+
+    weights = {name: live[name] for name in names}
+    buffers = {name: leaf for name, leaf in live.items() if name not in weights}
+    return over_clients(one, weights, buffers, batch, cohort)
+
+
+def _batches(
+    training: LocalTraining, passes: Sequence[Pass], round: int, ids: list[int], taken: list[int], keys: Tensor
+) -> Iterator[tuple[int, Batch, bool]]:
+    """Step by step: how many rows are still active, their batches [active, ...], and whether any is padded.
+
+    taken: each client's number of steps, the largest first. Examples are prepared for many steps at once.
+    """
+    world, sizes = training.world, training.world.sizes
+    tables = [
+        torch.cat(list(positions(training.seed, round, client, int(sizes[client]), each.local, each.stream)))
+        for each, client in zip(passes, ids)
+    ]
+    width = max(table.shape[1] for table in tables)
+    where = torch.stack(
+        [F.pad(table, (0, width - table.shape[1], 0, taken[0] - len(table)), value=-1) for table in tables], 1
+    )
+    real = where >= 0  # [steps, K, B]
+    share = real.to(world.dtype) / real.sum(2, keepdim=True).clamp_min(1)
+    starts = torch.tensor([world.starts[client] for client in ids])
+    rows, share = (part.to(world.device, non_blocking=True) for part in (where.clamp_min(0) + starts[:, None], share))
+    count = (torch.tensor(taken) > torch.arange(taken[0])[:, None]).sum(1).tolist()
+    padded = (real.sum((1, 2)) < torch.tensor(count) * width).tolist()
+    rows = world.rows[rows]
+    keys = keys + torch.arange(taken[0], device=world.device)[:, None]
+    at_once = max(1, _PREPARED // (rows[0].numel() * math.prod(world.shape)))
+    for first in range(0, taken[0], at_once):
+        block = slice(first, first + at_once), slice(count[first])
+        x, y = world.prepare(rows[block], keys[block]), world.y[rows[block]]
+        for step, active in enumerate(count[first : first + at_once]):
+            batch = Batch(x[step, :active], y[step, :active], share[first + step, :active], keys[first + step, :active])
+            yield active, batch, padded[first + step]

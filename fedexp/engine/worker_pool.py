@@ -1,0 +1,189 @@
+"""A worker process a core, each training clients one after another (CPUs).
+
+Workers are forked with the data, the model and the algorithm, and exchange tensors with the server
+through shared memory. Which worker trains which client changes nothing in the result, and so a client whose worker
+was killed is trained again by another one.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, cast
+
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.engine.contract import ClientFunctions
+from fedexp.engine.local_training import LocalTraining, Task
+from fedexp.engine.worker import SIGNALS, Exchange, serve
+from fedexp.errors import Interrupted, WorkerDied
+from fedexp.tree import Tree
+
+log = logging.getLogger(__name__)
+
+STOPPED_SECONDS = 10.0  # a worker that has been stopped (SIGSTOP) for so long is replaced
+ATTEMPTS = 4  # a client is trained again three times, where its worker died
+_SPARE_FILES = 16  # that workers leave for the server to open: its own files are written while they live
+
+
+class WorkerPool:
+    """Forked workers for one algorithm and one layout of what crosses (names, shapes, which rows are shared).
+
+    fewer: go on with those workers that could be started, where one could be. Raises OSError, with no process left,
+    where they could not: too many files or processes, or no memory.
+    """
+
+    def __init__(
+        self, training: LocalTraining, algorithm: ClientFunctions, tasks: list[Task], download: Tree, memory: Tree,
+        count: int, fewer: bool = False,
+    ) -> None:  # fmt: skip
+        self.training, self.algorithm = training, algorithm
+        first, own = tree.take(download, 0), tree.take(memory, 0)
+        form = training.train(algorithm, 0, tasks[0], first, own, untrained=True)
+        self.exchange = Exchange({"download": download, "memory": memory}, form, len(tasks))
+        self.workers: dict[Connection, ForkProcess] = {}
+        try:
+            with _kept_free(_SPARE_FILES):
+                for _ in range(count):
+                    self._start()
+        except OSError as error:
+            if not (fewer and self.workers):
+                self.close()
+                raise
+            log.warning("only %d of %d workers could be started (%s); going on", len(self.workers), count, error)
+        except BaseException:
+            self.close()
+            raise
+
+    def fits(self, count: int, download: Tree, memory: Tree) -> bool:
+        """Whether this pool can train `count` clients from `download` and `memory`."""
+        return self.exchange.fits(count, {"download": download, "memory": memory})
+
+    def train(self, round: int, tasks: list[Task], download: Tree, memory: Tree) -> tuple[Tree, Tree, Tensor]:
+        """Carry out all tasks; the longest first, so that no worker is left with one of them at the end.
+
+        Raises WorkerDied where a client's worker has died in each of ATTEMPTS attempts.
+        """
+        self.exchange.put({"download": download, "memory": memory}, len(tasks))
+        waiting = sorted(range(len(tasks)), key=lambda row: self.training.examples(self.algorithm, tasks[row]))
+        busy: dict[Connection, int] = {}
+        tried: Counter[int] = Counter()
+        stopped: dict[Connection, float] = {}
+        while waiting or busy:
+            for pipe in [pipe for pipe in self.workers if pipe not in busy][: len(waiting)]:
+                busy[pipe] = row = waiting.pop()
+                if not _sent(pipe, (round, row, tasks[row])):
+                    waiting.append(self._lost(busy, pipe, tasks, tried))
+            for pipe in cast(list[Connection], wait(list(busy), timeout=0.5)):
+                try:
+                    failure = pipe.recv()
+                except (EOFError, OSError):
+                    waiting.append(self._lost(busy, pipe, tasks, tried))
+                    continue
+                if failure:
+                    raise RuntimeError(f"local training failed in a worker:\n{failure}")
+                del busy[pipe]
+            self._end_stopped(busy, stopped)
+            if self.training.stopped():
+                raise Interrupted
+        return self.exchange.found(len(tasks))
+
+    def close(self) -> None:
+        for pipe in list(self.workers):
+            self._end(pipe)
+
+    def _start(self) -> None:
+        """One more worker. Raises OSError where there can be none."""
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        worker = fork.Process(target=self._work, args=(theirs, ours), daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker ignores them
+        try:
+            worker.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        self.workers[ours] = worker
+
+    def _work(self, pipe: Connection, server: Connection) -> None:
+        for other in (server, *self.workers):
+            other.close()
+        serve(pipe, self.training, self.algorithm, self.exchange)
+
+    def _end(self, pipe: Connection) -> ForkProcess:
+        worker = self.workers.pop(pipe)
+        pipe.close()
+        worker.kill()
+        worker.join()
+        return worker
+
+    def _lost(self, busy: dict[Connection, int], pipe: Connection, tasks: list[Task], tried: Counter[int]) -> int:
+        """Put another worker in the place of one that has died: the row that it leaves."""
+        row, worker = busy.pop(pipe), self._end(pipe)
+        tried[row] += 1
+        how = f"the worker that trained client {tasks[row].client} died ({_end_of(worker)})"
+        if tried[row] == ATTEMPTS:
+            raise WorkerDied(f"{how}, for the {ATTEMPTS}th time in a round; is there enough memory for all workers?")
+        log.warning("%s; another one trains this client again", how)
+        try:
+            self._start()
+        except OSError as error:
+            if not self.workers:
+                raise WorkerDied(f"{how}, and no other one can be started ({error})") from error
+            log.warning("no worker could be started in its place (%s); going on with %d", error, len(self.workers))
+        return row
+
+    def _end_stopped(self, busy: dict[Connection, int], since: dict[Connection, float]) -> None:
+        """End the workers that have been stopped for long; they are then found to have died. `since` is updated."""
+        now = time.monotonic()
+        for pipe in busy:
+            if not _is_stopped(self.workers[pipe]):
+                since.pop(pipe, None)
+            elif now - since.setdefault(pipe, now) >= STOPPED_SECONDS:
+                log.warning("a worker has been stopped for %.0f s: ending it", now - since.pop(pipe))
+                self.workers[pipe].kill()
+
+
+def _sent(pipe: Connection, asked: Any) -> bool:
+    try:
+        pipe.send(asked)
+    except OSError:
+        return False
+    return True
+
+
+def _end_of(worker: ForkProcess) -> str:
+    code = worker.exitcode or 0
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _is_stopped(worker: ForkProcess) -> bool:
+    if not hasattr(os, "waitid") or worker.pid is None:
+        return False  # macOS has it from Python 3.13 on
+    try:
+        return os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False  # it has ended, and multiprocessing has taken note
+
+
+@contextmanager
+def _kept_free(count: int) -> Iterator[None]:
+    """So many files fewer can be opened within the context than after it."""
+    held: list[int] = []
+    try:
+        for _ in range(count):
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for each in held:
+            os.close(each)

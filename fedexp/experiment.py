@@ -1,0 +1,209 @@
+"""The loop of a run: resume, stage, round, evaluate, record."""
+
+import signal
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig
+
+from fedexp import launch
+from fedexp.algorithms.fedavg import Stage
+from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference, build_tracker
+from fedexp.config.schema import section
+from fedexp.data import Dataset
+from fedexp.engine import Context, Engine, State, ranks
+from fedexp.errors import Interrupted, ProcessLost, require
+from fedexp.measure import accuracy
+from fedexp.measure.evaluation import Evaluation
+from fedexp.record.display import Display
+from fedexp.record.folder import RunFolder
+from fedexp.record.history import Row
+from fedexp.record.interrupt import Stop
+from fedexp.record.recorder import Recorder
+from fedexp.record.status import Status
+from fedexp.record.tracker import Tracker
+from fedexp.round import begin, one_round
+from fedexp.stages import check_rounds, last_round
+
+
+def run(config: DictConfig) -> dict[str, Any]:
+    """Carry out one run, or find it done: its result.json. Raises Interrupted after a signal.
+
+    The same config again finds a finished run, and takes up an unfinished one where it was saved; so does the same
+    config with more rounds. With fewer, it finds the result of exactly these. Of several processes of one run, as
+    torchrun starts them, the first one looks after its folder.
+    """
+    folder, device = RunFolder(config), section(config, "hardware").torch_device
+    with ranks.joined(device), ExitStack() as held, Stop() as stop:
+        ranks.agreed(lambda: held.enter_context(folder) if launch.is_first() else None)
+        found = ranks.from_first(lambda: folder.finished(config.rounds), device)
+        result = found or _carried_out(config, folder, stop)
+        if launch.is_first():
+            display = Display(config.rounds, config.rounds)
+            display.summary(_found(folder, result) if found else folder.path.name, result)
+            display.say(str(folder.path))
+        if stop():  # in the last round: this run is done, a sweep's next ones are not to begin
+            raise Interrupted(stop.signal)
+        return result
+
+
+def _carried_out(config: DictConfig, folder: RunFolder, stop: Stop) -> dict[str, Any]:
+    dataset = ranks.first_here(lambda: build_dataset(config))
+    return ranks.agreed(lambda: Experiment(config, dataset, folder, stop)).carry_out()
+
+
+def _found(folder: RunFolder, result: dict[str, Any]) -> str:
+    """What is said of a run that was carried out before."""
+    rounds, longest = result["rounds"], folder.result()["rounds"]
+    first = f", for {longest} rounds, of which these are the first {rounds}" if rounds < longest else ""
+    return f"this run was finished before{first}; delete its folder to run it again"
+
+
+class Experiment:
+    """One run in progress: everything built, and the context in which it trains now."""
+
+    def __init__(self, config: DictConfig, dataset: Dataset, folder: RunFolder, stop: Stop) -> None:
+        self.config, self.stop = config, stop
+        self.ctx: Context | None = None
+        shared = build_context(config, dataset)
+        self.stages = build_algorithm(config).stages(shared)
+        for stage in self.stages:
+            stage.algorithm.check(stage.context)
+        check_rounds(self.stages, config.rounds)
+        last = self.stages[-1].context
+        self.reference = build_reference(config, last, stop)
+        evaluate, measures = section(config, "evaluate"), build_measures(config)
+        self.evaluation = Evaluation(evaluate, measures, self.reference, self.stages, shared.world, config.rounds)
+        tracker = build_tracker(config) if launch.is_first() else Tracker()
+        self.recorder = Recorder(config, folder, tracker, last.world, dataset.class_names)
+
+    def carry_out(self) -> dict[str, Any]:
+        """All stages; result.json at the end, whatever the end was."""
+        state = self._resume()
+        self.recorder.begin(state)
+        status, added = Status.FAILED, {}
+        try:
+            state, ended = self._all_stages(state)
+            added = self._finish(state)
+            status = ended  # not before: a finished run has all of its files
+        except ProcessLost:
+            status = Status.INTERRUPTED
+            raise
+        except Interrupted:
+            status = Status.INTERRUPTED
+            raise Interrupted(self.stop.signal or signal.SIGTERM) from None  # the latter: another process was asked
+        finally:
+            self._close()
+            self.reference.close()
+            result = self.recorder.end(status, added)
+        return result
+
+    def _resume(self) -> State | None:
+        """The State as it was last saved."""
+        found = self.recorder.resume(self.evaluation.is_due)
+        if found is None:
+            return None
+        state, self.reference.state = found
+        self._check_position(state)
+        return state
+
+    def _all_stages(self, state: State | None) -> tuple[State, Status]:
+        """The State at the end, and finished or diverged."""
+        first, ended = state["stage"] if state else 0, Status.FINISHED
+        for number, stage in enumerate(self.stages[first:], first):
+            state = self._go_on(stage, state) if state and state["stage"] == number else self._enter(number, state)
+            state, ended = self._rounds(stage, state)
+            if ended == Status.DIVERGED:
+                break
+        return state, ended
+
+    def _enter(self, number: int, state: State | None) -> State:
+        """The State before a stage's first round, from the last stage's final one."""
+        stage, last = self.stages[number], self.stages[number - 1] if number else None
+        self._open(stage.context)
+        fresh = stage.begin(stage.algorithm, state or {"params": self.ctx.model.params()}, self.ctx)
+        self._open(stage.inside(fresh, self.ctx))
+        count = state["round"] if state and last.counted else 0
+        if stage.counted and count == 0:
+            self.reference.begin(fresh["params"])
+        before = {"round": count, "stage": number, "clock": state.get("clock", 0.0) if state else 0.0}
+        state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
+        self._save_if_due(state)  # what took long is not done twice
+        return state
+
+    def _go_on(self, stage: Stage, state: State) -> State:
+        """The State of a run that was saved within this stage."""
+        self._open(stage.context)
+        self._open(stage.inside(state, self.ctx))
+        return state
+
+    def _open(self, ctx: Context) -> None:
+        """Make `ctx` the one to train in, with an engine of its own."""
+        if ctx is not self.ctx:
+            self._close()
+            engine = Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed, self.stop)
+            self.ctx = replace(ctx, engine=engine)
+
+    def _close(self) -> None:
+        if self.ctx is not None:
+            self.ctx.engine.close()
+
+    def _rounds(self, stage: Stage, state: State) -> tuple[State, Status]:
+        """A stage's rounds: the State after them, and finished or diverged."""
+        last = last_round(self.stages, state["stage"], self.config.rounds)
+        with Display(last, state["round"], stage=stage.name if len(self.stages) > 1 else "") as display:
+            while state["round"] < last and not stage.done(state, self.ctx):
+                state, row = self._round(stage, state)
+                display.advance(row)
+                if row is not None and self.recorder.history.diverged():
+                    return state, Status.DIVERGED
+                if state["round"] < last:
+                    self._save_if_due(state)
+        return state, Status.FINISHED
+
+    def _round(self, stage: Stage, state: State) -> tuple[State, Row | None]:
+        """The State after one more round, and what was recorded of it if it was evaluated."""
+        try:
+            if stage.counted:
+                self.reference.follow(state["round"] + 1)
+            began = time.monotonic()
+            done = one_round(stage.algorithm, state, self.ctx)
+            due = stage.counted and self.evaluation.is_due(done.number)
+            row, tables = self.evaluation.row(stage, done) if due else (None, {})
+        except Interrupted:
+            self._save(state)
+            raise
+        if not stage.counted:
+            return done.after, None
+        self.recorder.history.count(done.bytes_up, done.bytes_down, done.examples, time.monotonic() - began)
+        if row is not None:
+            row = self.recorder.add(row, tables)
+        if self.config.artifacts_every and done.number % self.config.artifacts_every == 0:
+            self.recorder.write(stage.algorithm.artifacts(done.after, self.ctx))
+        return done.after, row
+
+    def _finish(self, state: State) -> dict[str, Any]:
+        """Leave the run's last files; what its algorithm has to say at the end."""
+        algorithm, ctx = self.stages[state["stage"]].algorithm, self.ctx
+        answers = accuracy.confusion(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
+        self._save(state)  # more rounds may be asked for later
+        self.recorder.finish(state["params"], answers, algorithm.artifacts(state, ctx))
+        private = algorithm.privacy.summary(algorithm.selection.sampling)
+        return {"convolution_tiles": state["tiles"], **private, **algorithm.summary(state, ctx)}
+
+    def _save(self, state: State) -> None:
+        self.recorder.save(state, self.reference.state)
+
+    def _save_if_due(self, state: State) -> None:
+        self.recorder.save_if_due(state, self.reference.state)
+
+    def _check_position(self, state: State) -> None:
+        """A run that was interrupted can end with no earlier round, and with that one only if it was evaluated."""
+        number, rounds, rows = state["round"], self.config.rounds, self.recorder.history.rows
+        ready = number == rounds and rows and rows[-1]["round"] == rounds
+        require(
+            number < rounds or ready or not self.stages[state["stage"]].counted, "rounds", rounds,
+            f"this run was interrupted after round {number}; ask for more, or delete {self.recorder.folder.path}",
+        )  # fmt: skip

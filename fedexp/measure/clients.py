@@ -1,0 +1,140 @@
+"""How well clients are served: the accuracy of the model that each would use, on data of its own."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.algorithms.fedavg import FedAvg
+from fedexp.engine import Context, State, client_rows
+from fedexp.models import Model
+from fedexp.round import Round, first_models, personal_models, tuned_models
+from fedexp.tree import Params
+from fedexp.world import World
+
+_CHUNK = 500  # examples in one forward pass
+_AT_ONCE = 50  # clients whose models are in memory together
+
+Models = Callable[[Tensor], list[Params]]  # of clients' ids [n]
+
+
+@torch.no_grad()
+def received_accuracy(done: Round) -> dict[str, Tensor]:
+    """Accuracy of the models that the cohort had before it trained, each on its client's training examples (CADIS,
+    figure 8b): mean and variance over the cohort."""
+    model, world = done.ctx.model, done.ctx.world
+    pairs = zip(done.ids.tolist(), first_models(done))
+    each = [_right(model, params, world, world.of(client)) for client, params in pairs]
+    scores = torch.tensor(each, dtype=torch.float64)
+    return {"received_accuracy_mean": scores.mean(), "received_accuracy_variance": scores.var(correction=0)}
+
+
+def evaluate(
+    algorithm: FedAvg, state: State, ids: Tensor, ctx: Context, clients: World, on: str
+) -> tuple[dict[str, float], pd.DataFrame]:
+    """Accuracy of clients `ids` [n]: over all of them, and a row for each.
+
+    on: train, their own training examples; holdout, those held out of training; matched, the global test set with each
+    class weighted by the client's own label distribution, which is the exact expectation of accuracy on test examples
+    distributed like its own. Classes that the test set lacks are left out, and a client that holds no others has no
+    accuracy. clients: the world of the clients, where the algorithm trains in another (centralized training). A client
+    never drawn uses what it would start from. examples: how many of the client's own the accuracy speaks for.
+
+    Where clients can use several models (`_used`), each has its own columns. client_coverage: the share of these
+    clients that have taken part, where clients remember something.
+    """
+    columns: dict[str, Any] = {"client": ids.tolist(), "round": state["round"]}
+    for name, models in _used(algorithm, state, ctx, pooled=ctx.clients != clients.clients).items():
+        accuracy, examples = zip(*_scores(models, ids, ctx, clients, on))
+        columns |= {"examples": examples, f"accuracy{name}": accuracy}
+    table = pd.DataFrame(columns)
+    found = summary(table)
+    if any(True for _ in tree.leaves(state["memory"]["first"]["own"])):
+        found["client_coverage"] = float(client_rows.held(state["memory"], ids).double().mean())
+    return found, table.set_index("client")
+
+
+def summary(table: pd.DataFrame) -> dict[str, float]:
+    """The accuracies of all clients that have one: mean, mean weighted by examples, standard deviation (of these
+    clients, and as an estimate from a sample), and the mean of the tenth of the clients (rounded up) that is served
+    worst."""
+    found: dict[str, float] = {}
+    for name in table:
+        if not str(name).startswith("accuracy"):
+            continue
+        held = table[table[name].notna()]
+        accuracy, examples, of = held[name], held["examples"], str(name).removeprefix("accuracy")
+        found |= {
+            f"client_accuracy_mean{of}": accuracy.mean(),
+            f"client_accuracy_weighted{of}": (accuracy * examples).sum() / examples.sum(),
+            f"client_accuracy_std{of}": accuracy.std(ddof=0),
+            f"client_accuracy_worst10{of}": accuracy.nsmallest(-(-len(held) // 10)).mean(),
+        }
+        if len(held) > 1:
+            found[f"client_accuracy_sample_std{of}"] = accuracy.std(ddof=1)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _used(algorithm: FedAvg, state: State, ctx: Context, pooled: bool) -> dict[str, Models]:
+    """What gives some clients' models, by what is added to a column's name: nothing for those that they would use,
+    /global for the server's beside them, and a name for each that they would train for themselves first."""
+
+    def everyones(some: Tensor) -> list[Params]:
+        return [state["params"]] * len(some)
+
+    if pooled:  # the algorithm trains without them
+        return {"": everyones}
+    found: dict[str, Models] = {"": lambda some: personal_models(algorithm, state, some, ctx)}
+    if algorithm.two_models:
+        found["/global"] = everyones
+    for name, tuner in algorithm.tuning().items():
+        found[f"/{name}"] = partial(tuned_models, tuner, algorithm, state, ctx=ctx)
+    return found
+
+
+@torch.no_grad()
+def _scores(models: Models, ids: Tensor, ctx: Context, clients: World, on: str) -> Iterator[tuple[float, int]]:
+    """(accuracy, how many examples it speaks for) of each client."""
+    home = clients if ctx.clients != clients.clients else ctx.world  # whose examples are what its model reads
+    before = by_class = None
+    for some in ids.split(_AT_ONCE):
+        for client, params in zip(some.tolist(), models(some)):
+            if on != "matched":
+                rows = home.of(client) if on == "train" else home.held_out(client)
+                yield _right(ctx.model, params, home, rows), len(rows)
+                continue
+            if before is None or not _same(params, before):  # one global model is evaluated once
+                before, by_class = params, _class_accuracy(ctx, params)
+            own = clients.label_counts[client] * (ctx.world.test_counts > 0)
+            yield float((own * by_class).sum() / own.sum()), int(own.sum())
+
+
+def _right(model: Model, params: Params, world: World, rows: Tensor) -> float:
+    """Fraction of training examples `rows` that a model gets right."""
+    hits = [
+        model(params, world.prepare(part), training=False).argmax(1) == world.y[part] for part in rows.split(_CHUNK)
+    ]
+    return float(torch.cat(hits).double().mean())
+
+
+def _class_accuracy(ctx: Context, params: Params) -> Tensor:
+    """A model's accuracy on the test examples of each class: float64 [C], on the CPU; 0 for a class that has none."""
+    world, hits = ctx.world, torch.zeros(ctx.world.classes, dtype=torch.float64)
+    for start in range(0, len(world.test_y), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        labels = world.test_y[rows]
+        right = ctx.model(params, world.prepare_test(rows), training=False).argmax(1) == labels
+        hits += torch.bincount(labels[right].cpu(), minlength=world.classes)
+    return hits / world.test_counts.clamp_min(1)
+
+
+def _same(first: Params, second: Params) -> bool:
+    """Whether two models are known to be the same tensors in memory (0: where they are is not known)."""
+    return first.keys() == second.keys() and all(
+        0 != first[name].data_ptr() == second[name].data_ptr() and first[name].stride() == second[name].stride()
+        for name in first
+    )

@@ -1,0 +1,66 @@
+"""Evaluating a round: all that its row of metrics.csv says but for totals and times."""
+
+from typing import Any
+
+import pandas as pd
+import torch
+
+from fedexp.algorithms.fedavg import Stage
+from fedexp.config.schema import Evaluate
+from fedexp.errors import require
+from fedexp.measure import Measure, accuracy, clients, numbers
+from fedexp.measure.reference import Reference
+from fedexp.round import Round
+from fedexp.world import World
+
+
+class Evaluation:
+    """Which rounds of a run of `rounds` are evaluated, and how.
+
+    stages: the run's; measures: functions of a round's facts; world: of the clients, where a stage trains in another.
+    Raises ConfigError for clients that no stage's rounds draw.
+    """
+
+    def __init__(
+        self, settings: Evaluate, measures: list[Measure], reference: Reference, stages: list[Stage], world: World,
+        rounds: int,
+    ) -> None:  # fmt: skip
+        self.settings, self.measures, self.reference = settings, measures, reference
+        self.world, self.ends, self.names_stages = world, {rounds, reference.rounds}, len(stages) > 1
+        require(
+            settings.clients != "participants" or stages[-1].context.clients == world.clients,
+            "evaluate.clients", settings.clients,
+            "this algorithm trains without its clients, of which none takes part; use all",
+        )  # fmt: skip
+
+    def is_due(self, number: int) -> bool:
+        """Whether round `number` is evaluated: also the last one, and the reference's last one."""
+        return number % self.settings.every == 0 or number in self.ends
+
+    def row(self, stage: Stage, done: Round) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+        """A finished round's row, and tables by name. Here its numbers leave the device."""
+        algorithm, state, ctx = stage.algorithm, done.after, done.ctx
+        score, loss = accuracy.test(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
+        found = {"test_accuracy": score, "test_loss": loss}
+        if len(done.ids):  # else there is nothing of clients to measure
+            found |= {"local_loss": done.loss.double().mean()}
+            for measure in self.measures:
+                found |= measure(done)
+        of_clients, tables = self._clients(done)
+        row: dict[str, Any] = {"round": done.number, **({"stage": stage.name} if self.names_stages else {})}
+        row |= numbers(found | self.reference.divergence(state["params"], done.number))
+        row |= {"round_bytes_up": done.bytes_up, "round_bytes_down": done.bytes_down}
+        if algorithm.system.clock:
+            row |= {"simulated_seconds": state["clock"], "answered": len(done.ids)}
+        spent = algorithm.privacy.metrics(state.get("privacy", {}), done.number, ctx, algorithm.selection.sampling)
+        return row | spent | of_clients | algorithm.metrics(state, ctx), tables
+
+    def _clients(self, done: Round) -> tuple[dict[str, float], dict[str, pd.DataFrame]]:
+        """What clients.csv holds, in a few numbers, and the table itself."""
+        if self.settings.clients == "none":
+            return {}, {}
+        ids = done.ids.unique() if self.settings.clients == "participants" else torch.arange(self.world.clients)
+        if len(ids) == 0:
+            return {}, {}
+        found, table = clients.evaluate(done.algorithm, done.after, ids, done.ctx, self.world, self.settings.on)
+        return found, {"clients": table}

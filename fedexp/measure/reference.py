@@ -1,0 +1,69 @@
+"""Centralized SGD in step with a run's rounds, and how far the global model is from it (Zhao et al. 2018, eq. 1).
+
+It starts from the same weights and trains on the union of the clients' data with a batch of K B, as many
+steps a round as a client takes on average. Its engine is its own, so that nothing of it counts as the
+run's; its State goes into the run's checkpoint.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fedexp.algorithms.centralized import Centralized
+from fedexp.engine import Context, Engine, State
+from fedexp.errors import require
+from fedexp.measure.divergence import weight_divergence
+from fedexp.round import begin, one_round
+from fedexp.tree import Params, spread
+
+log = logging.getLogger(__name__)
+
+
+class Reference:
+    """The reference of one run, for its first `rounds` rounds (0: there is none, and it measures nothing)."""
+
+    def __init__(self, rounds: int, ctx: Context, stopped: Callable[[], bool]) -> None:
+        self.rounds, self.state = rounds, State()
+        world, cohort = ctx.world, min(ctx.cohort, ctx.clients)  # centralized training has pooled its clients into one
+        mean_size = -(-len(world.rows) // world.clients)
+        local = replace(
+            ctx.local, batch_size=ctx.local.batch_size * cohort, steps=ctx.local.schedule(mean_size)[1]
+        )  # fmt: skip
+        self.algorithm = Centralized()
+        (stage,) = self.algorithm.stages(replace(ctx, local=local))
+        engine = Engine(ctx.model, stage.context.world, local, ctx.hardware, ctx.seed, stopped)
+        self.ctx = replace(stage.context, engine=engine)
+
+    def begin(self, params: Params) -> None:
+        """Start from the run's own first weights, saying what it costs."""
+        if not self.rounds:
+            return
+        shapes = {name: value.shape for name, value in self.ctx.model.params().items()}
+        require(
+            all(name in params and params[name].shape == shapes[name] for name in self.ctx.weights),
+            "reference", "centralized", "this algorithm has no single global model to compare with it",
+        )  # fmt: skip
+        self.state = begin(self.algorithm, self.algorithm.init(self.ctx, params), self.ctx)
+        local = self.ctx.local
+        log.info(
+            "reference=centralized trains %d batches of %d examples a round besides, for %d rounds: as much as the "
+            "cohort's own training", local.steps, local.batch_size, self.rounds,
+        )  # fmt: skip
+
+    def follow(self, number: int) -> None:
+        """Train until `number` rounds are finished; done already after an interruption, nothing happens."""
+        while self.rounds and self.state["round"] < min(number, self.rounds):
+            self.state = one_round(self.algorithm, self.state, self.ctx).after
+
+    def divergence(self, params: Params, number: int) -> dict[str, Any]:
+        """||w - w_sgd|| / ||w_sgd|| over all weights and for each tensor (a layer's weight, its bias)."""
+        if number > self.rounds:
+            return {}
+        names = self.ctx.weights
+        mine, its = (spread({name: each[name] for name in names}, 1) for each in (params, self.state["params"]))
+        layers = {f"reference_divergence/{name}": weight_divergence({name: mine[name]}, its)[0] for name in names}
+        return {"reference_divergence": weight_divergence(mine, its)[0], **layers}
+
+    def close(self) -> None:
+        self.ctx.engine.close()

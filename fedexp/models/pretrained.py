@@ -1,0 +1,81 @@
+"""A start from pre-trained weights: all entries below the head, which stays as it was initialised."""
+
+import pickle
+import re
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from fedexp.errors import ConfigError, require
+from fedexp.models.classifier import Classifier
+from fedexp.tree import Params
+
+_KEY = "model.pretrained"
+_SHOWN = 3  # entries that an error names
+
+
+def is_torchvision_s(source: str) -> bool:
+    """Whether `source` names weights as torchvision does: ResNet18_Weights.IMAGENET1K_V1."""
+    return re.fullmatch(r"\w+_Weights\.\w+", source) is not None
+
+
+def load(net: nn.Module, source: str) -> None:
+    """Put the entries of `source` into a freshly initialised encoder and head, in place; those of the head stay.
+
+    source: a file with a state dict, as are a finished run's model.pt and torchvision's files, or the name of weights
+    that torchvision downloads. Entries are named as in the model, or as in its encoder. Raises ConfigError where it
+    cannot be had, or where an entry is missing, of another shape, or neither the model's nor of the file's own head.
+    """
+    require(isinstance(net, Classifier), _KEY, source, "needs a model of an encoder and a head, which is replaced")
+    encoder = cast(Classifier, net).encoder
+    held = _downloaded(source) if is_torchvision_s(source) else _read(source)
+    needed = _without_counts(encoder.state_dict())
+    inside = {name: name if name in needed else name.removeprefix("encoder.") for name in held}
+    given = {inside[name]: leaf for name, leaf in _without_counts(held).items()}
+    missing = [name for name in needed if name not in given]
+    require(not missing, _KEY, source, f"lacks {_some(missing)} of this model")
+    unlike = [f"{name} ({list(given[name].shape)}, here {list(leaf.shape)})" for name, leaf in needed.items()
+              if given[name].shape != leaf.shape]  # fmt: skip
+    require(not unlike, _KEY, source, f"has other shapes than this model: {_some(unlike)}")
+    head = next(
+        (name.split(".")[0] for name, leaf in reversed(given.items()) if leaf.dim() == 2), None
+    )  # the last layer
+    unknown = [name for name in given if name not in needed and name.split(".")[0] != head]
+    require(not unknown, _KEY, source, f"has entries that this model does not: {_some(unknown)}")
+    encoder.load_state_dict({name: given[name] for name in needed}, strict=False)  # without counts
+
+
+def _without_counts(entries: Params) -> Params:
+    """All but how many batches a normalisation has seen, which nothing here uses."""
+    return {name: leaf for name, leaf in entries.items() if not name.endswith("num_batches_tracked")}
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _read(source: str) -> Params:
+    try:
+        held = torch.load(Path(source).expanduser(), map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(_KEY, source, f"cannot be read ({reason}); it must be a file with a state dict") from error
+    is_params = isinstance(held, dict) and bool(held) and all(isinstance(leaf, torch.Tensor) for leaf in held.values())
+    require(is_params, _KEY, source, "must be a file with a state dict: tensors by name")
+    return held
+
+
+def _downloaded(source: str) -> Params:
+    from torchvision import models
+
+    try:
+        weights = models.get_weight(source)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(_KEY, source, "no such weights of torchvision's (torchvision.models.list_models)") from error
+    try:
+        return weights.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as error:  # no network, a torn file
+        raise ConfigError(_KEY, source, f"could not be downloaded ({error}); give a file") from error

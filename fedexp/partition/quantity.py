@@ -1,0 +1,35 @@
+"""Quantity skew on top of any partition: clients keep unequal shares of what it gave them."""
+
+from math import inf
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexp.errors import require
+from fedexp.randomness import numpy_generator
+
+
+def thinned(parts: list[Tensor], labels: Tensor, alpha: float, seed: int) -> list[Tensor]:
+    """Client k keeps round(n_k q_k / max q) of its n_k examples, one at least, with q ~ Dirichlet(alpha 1_N): whoever
+    has the largest share keeps all. Label distributions stay as they are, up to rounding.
+
+    parts: example ids of each client; labels: of all examples. Examples that nobody keeps are not used: a partition
+    that has a `quantity_alpha` of its own uses all. Raises ConfigError for an alpha that is not above 0 and finite.
+    """
+    require(0 < alpha < inf, "partition.quantity_skew", alpha, "must be above 0 and finite, or null")
+    random = numpy_generator(seed, "quantity skew")
+    share = random.dirichlet(np.full(len(parts), alpha))
+    return [_some(part, labels[part], keep, random) for part, keep in zip(parts, share / share.max())]
+
+
+def _some(part: Tensor, labels: Tensor, keep: float, random: np.random.Generator) -> Tensor:
+    """A share of the examples, and the same of each label: what rounding leaves goes to the largest remainders."""
+    there, counts = np.unique(labels.numpy(), return_counts=True)
+    exact = counts * keep
+    kept = np.floor(exact).astype(int)
+    left = max(1, round(len(part) * keep)) - kept.sum()
+    kept[np.argsort(kept - exact, kind="stable")[:left]] += 1
+    order = random.permutation(len(part))
+    chosen = [order[labels.numpy()[order] == label][:count] for label, count in zip(there, kept)]
+    return part[torch.from_numpy(np.sort(np.concatenate(chosen)))]

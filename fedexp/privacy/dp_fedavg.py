@@ -1,0 +1,143 @@
+"""User-level differential privacy: DP-FedAvg (McMahan, Ramage, Talwar, Zhang, ICLR 2018).
+
+w <- w + lr / K (sum_S clip(w_k - w) + N(0, (z C)^2 I)), clip(x) = x min(1, C / ||x||) over all trained entries. All
+clients count alike, and K is the expected size of a cohort, whoever takes part: to divide by the actual number would
+tell who did.
+
+Epsilon is computed after every round by Google's dp-accounting, from z, the way clients are drawn and the number of
+rounds. Where each client is drawn by itself (selection=poisson), neighbours differ in one client more or less, and the
+sum's sensitivity is C. Where K of N are drawn, neighbours differ in a client that is replaced by another: the
+sensitivity is 2 C and the accountant's noise multiplier z / 2. What the Poisson formula would give there is a column of
+its own, `epsilon_if_poisson`: papers often report it, but it is not what was done.
+
+Covered are the models that leave the server. Not covered are what a simulation writes beside them (training losses,
+divergences, accuracies on clients' own data), hyper-parameters that were chosen by looking at the data, and noise that
+somebody who knows the seed can draw again.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.bounds import Above, AtLeast, OneOf, Within
+from fedexp.engine import Context
+from fedexp.errors import require
+from fedexp.privacy.none import NoPrivacy
+from fedexp.randomness import generator
+from fedexp.tree import Params, Tree
+
+_ASSUMPTIONS = {
+    "poisson": "each client is drawn independently with probability clients_per_round / clients; neighbours differ in "
+    "one client more or less",
+    "fixed": "clients_per_round of the clients are drawn without replacement; neighbours differ in one client that is "
+    "replaced by another",
+}
+
+
+@dataclass(frozen=True)
+class DpFedAvg(NoPrivacy):
+    """noise_multiplier: z, noise on the sum of updates in units of C. clip: C; null: none, which needs z = 0. delta:
+    below 1 / N. accountant: rdp, or pld (tighter, for selection=poisson alone)."""
+
+    noise_multiplier: Annotated[float, AtLeast(0)] = 1.0
+    clip_norm: Annotated[float | None, Above(0)] = 1.0
+    delta: Annotated[float, Within(0, 1, open_below=True, open_above=True)] = 1e-5
+    accountant: Annotated[str, OneOf("rdp", "pld")] = "rdp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.clip_norm is not None or self.noise_multiplier == 0, "privacy.clip_norm", self.clip_norm,
+            "noise is measured in it; give a number, or privacy.noise_multiplier=0",
+        )  # fmt: skip
+
+    def check(self, ctx: Context, sampling: str | None) -> None:
+        """Raises ConfigError also where the accountant is not installed."""
+        found = find_spec("dp_accounting") is not None
+        require(found, "privacy", type(self).__name__, "needs dp-accounting for its epsilon: install fedexp[privacy]")
+        require(
+            sampling is not None, "privacy", type(self).__name__,
+            "needs clients that are drawn by chance alone; use selection=poisson, uniform or full",
+        )  # fmt: skip
+        require(
+            self.delta < 1 / ctx.clients, "privacy.delta", self.delta,
+            f"must be below 1 / clients = {1 / ctx.clients:g}: else one client may be told in full",
+        )  # fmt: skip
+        require(
+            self.accountant == "rdp" or sampling == "poisson", "privacy.accountant", self.accountant,
+            "is for selection=poisson; for cohorts of a fixed size use rdp",
+        )  # fmt: skip
+
+    def clip(self, update: Params, received: Tree) -> tuple[Params, Tree]:
+        return (update if self.clip_norm is None else scaled(update, self.clip_norm)), {}
+
+    def weights(self, weights: Tensor) -> Tensor:
+        return torch.ones(len(weights))
+
+    def perturb(self, mean: Params, cohort: int, memory: Tree, ctx: Context, number: int) -> Params:
+        """The sum over those who took part, divided by the expected number, and noise."""
+        share = cohort / ctx.cohort
+        if self.noise_multiplier == 0:
+            return tree.apply(lambda leaf: leaf * share, mean)
+        deviation, draw = self.deviation(memory, ctx) / ctx.cohort, generator(ctx.seed, "privacy noise", number)
+
+        def noisy(leaf: Tensor) -> Tensor:
+            return leaf * share + deviation * torch.randn(leaf.shape, generator=draw, dtype=leaf.dtype).to(leaf.device)
+
+        return tree.apply(noisy, mean)
+
+    def deviation(self, memory: Tree, ctx: Context) -> float | Tensor:
+        """Standard deviation of the noise on the sum."""
+        return self.noise_multiplier * (self.clip_norm or 0.0)
+
+    def metrics(self, memory: Tree, rounds: int, ctx: Context, sampling: str | None) -> dict[str, float]:
+        """Epsilon of all rounds until now, for `delta`."""
+        drawn = (self.noise_multiplier, ctx.clients, ctx.cohort, rounds, self.delta)
+        if sampling == "poisson":
+            return {"epsilon": epsilon(*drawn, "poisson", self.accountant)}
+        return {"epsilon": epsilon(*drawn, "fixed"), "epsilon_if_poisson": epsilon(*drawn, "poisson")}
+
+    def summary(self, sampling: str | None) -> dict[str, Any]:
+        return {"delta": self.delta, "privacy_assumes": _ASSUMPTIONS[str(sampling)]}
+
+
+def norm(update: Params) -> Tensor:
+    """The Euclidean norm of all entries together: []."""
+    return torch.stack([leaf.square().sum() for leaf in update.values()]).sum().sqrt()
+
+
+def scaled(update: Params, largest: float | Tensor) -> Params:
+    """The update, shortened to a norm of `largest` where it is longer."""
+    length = norm(update)
+    factor = torch.where(length > largest, largest / length, 1.0)
+    return {name: leaf * factor for name, leaf in update.items()}
+
+
+@cache
+def epsilon(
+    noise_multiplier: float, clients: int, cohort: int, rounds: int, delta: float, sampling: str,
+    accountant: str = "rdp",
+) -> float:  # fmt: skip
+    """Epsilon after so many rounds of sums whose noise has `noise_multiplier` times the norm that updates are clipped
+    to; sampling: poisson or fixed (module docstring). Needs dp-accounting."""
+    import dp_accounting
+
+    logging.getLogger("absl").setLevel(logging.ERROR)  # of orders near 1, which do not converge and are left out
+    if sampling == "poisson":
+        relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        event = dp_accounting.PoissonSampledDpEvent(
+            cohort / clients, dp_accounting.GaussianDpEvent(noise_multiplier)
+        )  # fmt: skip
+    else:
+        relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+        event = dp_accounting.SampledWithoutReplacementDpEvent(
+            clients, cohort, dp_accounting.GaussianDpEvent(noise_multiplier / 2)
+        )  # fmt: skip
+    kind = dp_accounting.pld.PLDAccountant if accountant == "pld" else dp_accounting.rdp.RdpAccountant
+    return float(kind(neighboring_relation=relation).compose(event, rounds).get_epsilon(delta))

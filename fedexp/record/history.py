@@ -1,0 +1,61 @@
+"""What a run has measured so far: the rows of metrics.csv, and totals over all rounds."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedexp.record.result import last_rounds, summary
+
+Row = dict[str, Any]
+_FIRST = (  # columns of metrics.csv before all others
+    "round", "stage", "test_accuracy", "test_loss", "local_loss", "round_bytes_up", "round_bytes_down", "bytes_up",
+    "bytes_down", "bytes_total", "divergence_mean", "divergence_max", "cohort_emd", "simulated_seconds", "seconds",
+    "samples_per_second",
+)  # fmt: skip
+
+
+@dataclass
+class History:
+    """rows: one an evaluated round. bytes_up, bytes_down, examples, seconds: totals of all rounds, evaluated or not."""
+
+    rows: list[Row] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    examples: int = 0
+    seconds: float = 0.0
+
+    def count(self, bytes_up: int, bytes_down: int, examples: int, seconds: float) -> None:
+        """A round is over."""
+        self.bytes_up += bytes_up
+        self.bytes_down += bytes_down
+        self.examples += examples
+        self.seconds += seconds
+
+    def add(self, row: Row) -> Row:
+        """An evaluated round's row, completed by what depends on those before it."""
+        row = {
+            **row,
+            **self._totals(),
+            "test_accuracy_last10": last_rounds([*self.rows, row]),
+            "bytes_total": self.bytes_up + self.bytes_down,
+            "samples_per_second": round(self.examples / self.seconds, 1),
+        }
+        row = {**{name: row[name] for name in _FIRST if name in row}, **row}
+        self.rows.append(row)
+        return row
+
+    def summary(self, targets: list[float]) -> dict[str, Any]:
+        """The curve in a few numbers, and totals."""
+        return summary(self.rows, targets) | self._totals()
+
+    def diverged(self) -> bool:
+        """Whether the last evaluation met a loss that is not finite."""
+        last = self.rows[-1]
+        return not math.isfinite(last["test_loss"] + last.get("local_loss", 0.0))  # the latter where somebody trained
+
+    def plain(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return asdict(self)
+
+    def _totals(self) -> dict[str, Any]:
+        return {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 3)}

@@ -1,0 +1,218 @@
+"""What is kept of a run: rows of metrics.csv, checkpoints, pictures and tables, and result.json at its end."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+from omegaconf import DictConfig
+from torch import Tensor
+
+from fedexp import launch
+from fedexp.config.fingerprint import data_used
+from fedexp.engine import State, ranks
+from fedexp.errors import Unsaved, require
+from fedexp.measure import accuracy
+from fedexp.measure.skew import mean_emd
+from fedexp.record import confusion, partition
+from fedexp.record.folder import RunFolder
+from fedexp.record.history import History, Row
+from fedexp.record.result import commit, versions
+from fedexp.record.status import DONE, Status
+from fedexp.record.tracker import Tracker
+from fedexp.tree import Params
+from fedexp.world import World
+
+log = logging.getLogger(__name__)
+
+Artifacts = dict[str, Figure | pd.DataFrame]
+_CHECKPOINT = "checkpoint.pt"
+_ROOM = "make room, and run the same command again"
+_SECONDS_BETWEEN_COMPLAINTS = 60
+
+
+class Retry(NamedTuple):
+    """Why a file is missing, and how to write it; None of a checkpoint, which the next one replaces."""
+
+    error: OSError
+    write: Callable[[], None] | None
+
+
+class Recorder:
+    """Of one run. world: that of its last stage. class_names: [C].
+
+    What cannot be written, as on a full disk, is said at most once a minute and tried again, and the run goes on: what
+    was saved before still stands. At the end it is said what is missing, and a result that is not there is an error.
+    """
+
+    def __init__(
+        self, config: DictConfig, folder: RunFolder, tracker: Tracker, world: World, class_names: list[str] | None
+    ) -> None:
+        self.config, self.folder, self.tracker, self.world = config, folder, tracker, world
+        self.class_names = class_names
+        self.history = History()
+        self.partition_hash = world.partition_hash()
+        self.commit = commit()  # at the start: the checkout may move on while a run lasts
+        self.saved, self.patience = time.monotonic(), config.checkpoint_seconds
+        self.unsaved: dict[str, Retry] = {}
+        self.complained = -math.inf
+
+    def resume(self, is_due: Callable[[int], bool]) -> tuple[State, State] | None:
+        """The run's State and the reference's as last saved, and with them the rows of rounds that are due; None where
+        nothing good was saved. Raises ConfigError on another kind of device."""
+        device = self.world.device
+        values, refused = ranks.from_first(lambda: self.folder.checkpoint.load(device), device)
+        for line in refused:
+            log.warning(line)
+        if values is None:
+            done = self.folder.result()
+            if done is not None and done["rounds"] and not refused:
+                log.warning("no state is left of the %d rounds that were carried out: starting afresh", done["rounds"])
+            return None
+        if values["partition_hash"] != self.partition_hash:
+            log.warning("the checkpoint was made with other data (the partition differs); starting afresh")
+            return None
+        begun, here = values["device"], self.world.device.type
+        require(
+            begun == here, "hardware.device", here,
+            f"this run was begun on {begun}, and its state is that device's; go on there, or delete {self.folder.path}",
+        )  # fmt: skip
+        self.history = History(**values["history"])
+        # A run of fewer rounds evaluated its last one, which this one may not.
+        self.history.rows = [row for row in self.history.rows if is_due(row["round"])]
+        return values["state"], values["reference"]
+
+    def begin(self, state: State | None) -> None:
+        """What is known before the first round. state: the one to go on from."""
+        if not launch.is_first():
+            return
+        folder = self.folder
+        self._try("config.yaml", folder.write_config)
+        table, picture = (
+            partition.table(self.world.label_counts, self.class_names),
+            partition.picture(self.world.label_counts, self._partition_title()),
+        )
+        self.write({"partition": table})
+        self.write({"partition": picture})
+        if state is None:
+            (folder.path / "metrics.csv").unlink(missing_ok=True)  # of an attempt of which nothing else is left
+        else:
+            self._try("metrics.csv", folder.write_metrics, self.history.rows)
+        self.tracker.start(self.config, folder.path, folder.fingerprint)
+        if state is None:
+            self.tracker.picture("partition", folder.path / "partition.png")
+        else:
+            log.info("going on after round %d", state["round"])
+
+    def _partition_title(self) -> str:
+        """Which data set, which partition, how skewed, and how much of it."""
+        config, counts = self.config, self.world.label_counts
+        name, alpha = str(config.partition.name), config.partition.get("alpha")
+        told = "" if alpha is None or f"{alpha:g}" in name or str(alpha) in name else f", alpha {alpha:g}"
+        held = f"{int(counts.sum()):,} examples, {len(counts)} clients"
+        return f"{data_used(config.dataset)}, {name}{told}, mean EMD {mean_emd(counts):.2f}\n{held}"
+
+    def add(self, row: Row, tables: dict[str, pd.DataFrame]) -> Row:
+        """An evaluated round's row, which is completed by totals, and its tables by file name."""
+        row = self.history.add(row)
+        self._try("metrics.csv", self.folder.write_metrics, self.history.rows)
+        self.write(tables)
+        self._again()
+        self.tracker.log(row)
+        return row
+
+    def save(self, state: State, reference: State) -> None:
+        """Write a checkpoint."""
+        values = {
+            "state": state, "reference": reference, "history": self.history.plain(),
+            "partition_hash": self.partition_hash, "device": self.world.device.type,
+        }  # fmt: skip
+        before = time.monotonic()
+        self._try(_CHECKPOINT, self.folder.checkpoint.save, values)
+        self.saved = time.monotonic()
+        if self.config.checkpoint_seconds:  # large client memory: saving never takes more than a twentieth of the time
+            self.patience = max(self.config.checkpoint_seconds, 20 * (self.saved - before))
+
+    def save_if_due(self, state: State, reference: State) -> None:
+        """Write a checkpoint if the last one is old enough."""
+        if time.monotonic() - self.saved >= self.patience:
+            self.save(state, reference)
+
+    def write(self, artifacts: Artifacts) -> None:
+        """Pictures and tables, by file name."""
+        for name, content in artifacts.items():
+            kind = "csv" if isinstance(content, pd.DataFrame) else "png"
+            self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
+
+    def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
+        """The last files. answers: test examples by class and answer, int64 [C, C]. Raises Unsaved where a file of the
+        result is still missing then; a checkpoint is none, and only what was trained since the last one is lost."""
+        if not launch.is_first():
+            return
+        self.folder.checkpoint.settle()
+        self._try("model.pt", self.folder.write_model, params)  # what matters most, first
+        names = self.class_names or [str(label) for label in range(self.world.classes)]
+        self.write({"confusion": confusion.table(answers, names)})
+        self.write({"class_accuracy": confusion.per_class(answers, names), **artifacts})
+        self.write({"confusion": confusion.picture(answers, names)})
+        self._again()
+        if missing := self.unsaved.keys() - {_CHECKPOINT}:
+            raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_ROOM}")
+
+    def end(self, status: Status, added: dict[str, Any]) -> dict[str, Any]:
+        """Write result.json, whatever the end was. added: what the algorithm has to say."""
+        rows = self.history.rows
+        chance, most_by_chance = accuracy.by_chance(self.world)
+        result = {
+            "status": str(status),  # wandb would take an enumeration by its name
+            **self.history.summary(list(self.config.targets)),
+            "at_chance": bool(rows) and rows[-1]["test_accuracy"] <= most_by_chance,
+            "emd": mean_emd(self.world.label_counts),
+            "seed": self.config.seed,
+            "fingerprint": self.folder.fingerprint,
+            "partition_hash": self.partition_hash,
+            "versions": versions(),
+            "commit": self.commit,
+            **added,
+        }
+        if self.unsaved:
+            log.warning("not saved: %s", "; ".join(f"{name} ({each.error})" for name, each in self.unsaved.items()))
+        self._try("result.json", self.folder.write_result, result)
+        self.tracker.finish(result, failed=status != Status.FINISHED)
+        if status in DONE and "result.json" in self.unsaved:
+            raise Unsaved(f"could not save result.json in {self.folder.path}; {_ROOM}")
+        if status in DONE and result["at_chance"]:
+            log.warning(
+                "the final accuracy is that of chance (always the commonest class: %.2f%%): this model has not "
+                "learned, or has unlearned", 100 * chance,
+            )  # fmt: skip
+        return result
+
+    def _try(self, name: str, write: Callable[..., None], *content: Any) -> None:
+        """Write a file, or note that it is missing; of a run's several processes the first one writes."""
+        if not launch.is_first():
+            return
+        try:
+            write(*content)
+        except OSError as error:
+            again = None if name == _CHECKPOINT else partial(write, *content)
+            self.unsaved[name] = Retry(error, again)
+            if time.monotonic() - self.complained >= _SECONDS_BETWEEN_COMPLAINTS:
+                self.complained = time.monotonic()
+                log.warning(
+                    "could not save %s (%s); what was saved before still stands; going on and trying again", name, error
+                )
+            return
+        if self.unsaved.pop(name, None) and not self.unsaved:
+            log.info("what could not be saved is saved now")
+            self.complained = -math.inf
+
+    def _again(self) -> None:
+        """Try to write what is missing."""
+        for name, each in list(self.unsaved.items()):
+            if each.write is not None:
+                self._try(name, each.write)

@@ -1,0 +1,63 @@
+"""What fedexp says while it works: log records as lines on standard output, and what if nobody can be told."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
+
+
+class Terminal(logging.Handler):
+    """Prints to whatever standard output is at the time: a progress bar puts its own in place while it is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), flush=True)
+
+
+def log_to_terminal() -> None:
+    """For programs that Hydra does not start: the same lines as conf/hydra/job_logging/fedexp.yaml gives."""
+    logger = logging.getLogger("fedexp")
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = Terminal()
+        handler.setFormatter(logging.Formatter("fedexp: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+class Lasting:
+    """A stream whose loss ends nothing: once it cannot be written to (a closed pipe, a full disk, a terminal that is
+    gone), what is said goes nowhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[..., Any], *given: str) -> None:
+        try:
+            act(*given)
+        except OSError:
+            with suppress(OSError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())  # for what is still held back, too
+
+
+@contextmanager
+def lasting_output() -> Iterator[None]:
+    """Within the context standard output and error are Lasting."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (each and cast(TextIO, Lasting(each)) for each in before)  # None where it is closed
+    try:
+        yield
+    finally:
+        for each in filter(None, (sys.stdout, sys.stderr)):
+            each.flush()
+        sys.stdout, sys.stderr = before

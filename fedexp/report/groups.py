@@ -1,0 +1,97 @@
+"""Runs side by side: draws of one protocol share a group, which is called by what tells it from the others."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedexp.config.fingerprint import DRAWS
+from fedexp.config.schema import PARTS
+from fedexp.report.runs import Recorded, Settings, differing, said, shown
+
+_NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
+_PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their draw alone. keys: what tells the group from the others, as text by key.
+
+    problem: equal for groups that are ranked against each other. short: what to call it among these.
+    """
+
+    label: str
+    keys: dict[str, str]
+    problem: str
+    runs: list[Recorded]
+    short: str
+
+    @property
+    def done(self) -> list[Recorded]:
+        return [run for run in self.runs if run.complete]
+
+    @property
+    def counted(self) -> list[Recorded]:
+        """The complete runs; where there are none, how far the others have come."""
+        return self.done or self.runs
+
+    @property
+    def statuses(self) -> str:
+        return ", ".join(dict.fromkeys(run.status for run in self.runs))
+
+
+def grouped(runs: Sequence[Recorded]) -> list[Group]:
+    """The groups of different runs, in the order in which they come."""
+    texts = _columns(runs)
+    keys = [key for key in texts[0] if len({each[key] for each in texts}) > 1] if texts else []
+    together: dict[tuple[str, ...], list[int]] = {}
+    for number, each in enumerate(texts):
+        together.setdefault(tuple(each[key] for key in keys), []).append(number)
+    return [_group(dict(zip(keys, values)), [runs[number] for number in found]) for values, found in together.items()]
+
+
+def draw(run: Recorded) -> str:
+    """Which draw of its protocol a run is."""
+    return repr([run.settings.get(key) for key in DRAWS])
+
+
+def draws(runs: Sequence[Recorded]) -> list[str]:
+    """The keys by which draws of one protocol differ here."""
+    return [key for key in DRAWS if len({repr(run.settings.get(key)) for run in runs}) > 1]
+
+
+def _group(keys: dict[str, str], runs: list[Recorded]) -> Group:
+    short = Counter(key.rpartition(".")[2] for key in keys)
+    words = {}
+    for key, text in keys.items():
+        last = key.rpartition(".")[2]
+        words[key] = text if key in _NAMED else f"{last if short[last] == 1 else key}={text}"
+    name = runs[0].name("algorithm")
+    problem = " ".join(word for key, word in words.items() if key in _PROBLEM)
+    among = ", ".join(word for key, word in words.items() if key not in _PROBLEM)
+    return Group(", ".join(words.values()) or name, keys, problem, runs, among or name)
+
+
+def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
+    """Each run's settings as text: a config group by its option's name and the keys that vary among the runs of that
+    name, which others do not have; then every other key that varies at all."""
+    found: list[dict[str, str]] = [{} for _ in runs]
+    for group in _NAMED:
+        named: dict[str, list[int]] = {}
+        for number, run in enumerate(runs):
+            named.setdefault(run.data if group == "dataset" else run.name(group), []).append(number)
+        for name, numbers in named.items():
+            own = [_of(group, runs[number].settings) for number in numbers]
+            varying = [key for key in differing(own) if key not in DRAWS]
+            for number, settings in zip(numbers, own):
+                more = [said(key.removeprefix(f"{group}."), settings[key]) for key in varying if key in settings]
+                found[number][group] = " ".join([name, *more])
+    others = [run.settings.without(*(f"{group}." for group in _NAMED), *DRAWS) for run in runs]
+    for key in differing(others):
+        for each, settings in zip(found, others):
+            each[key] = shown(settings[key]) if key in settings else "none"
+    return found
+
+
+def _of(group: str, settings: Settings) -> Settings:
+    kept = {key: value for key, value in settings.items() if key.startswith(f"{group}.")}
+    return Settings(kept, [key for key in settings.given if key in kept])

@@ -1,0 +1,223 @@
+"""What runs have come to, group by group: accuracy, cost, how far it is to a target, and whether a difference holds."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from fedexp.errors import ConfigError, nearest, require
+from fedexp.report.agreement import marks
+from fedexp.report.groups import Group, draw
+from fedexp.report.page import NOTHING, Entry, Sheet
+from fedexp.report.runs import Recorded
+
+CONFIDENCE = 0.95
+BASELINE = "fedavg"  # where it is among what is compared and no other is asked for
+
+
+def numbers(run: Recorded, targets: Sequence[float]) -> dict[str, Any]:
+    """A run in numbers: accuracies in percent, megabytes, seconds; NaN for what is not known or not reached."""
+    curve, result = run.curve, run.result
+    up, down = result.get("bytes_up"), result.get("bytes_down")
+    found = {f"{name}_accuracy": _percent(result.get(f"{name}_accuracy")) for name in ("final", "best")}
+    found |= {
+        "rounds": _number(result.get("rounds")), "megabytes": math.nan if None in (up, down) else (up + down) / 1e6,
+        "seconds": _number(result.get("seconds")),
+    }  # fmt: skip
+    found |= {name: 100 * float(values[-1]) for name, values in curve.items() if name.startswith("client_")}
+    clock = clock_of(run)
+    for target in targets:
+        reached = list(np.flatnonzero(curve["test_accuracy"] >= target)[:1]) if "test_accuracy" in curve else []
+        for name, column, unit in (("rounds", "round", 1), ("megabytes", "bytes_total", 1e6), (clock, clock, 1)):
+            known = reached and column in curve
+            found[f"{name}_to_{target:g}"] = float(curve[column][reached[0]]) / unit if known else math.nan
+    return found
+
+
+def clock_of(run: Recorded) -> str:
+    """The column that tells the time: a simulated network's and devices' where there is one, else this machine's."""
+    return "simulated_seconds" if "simulated_seconds" in run.curve else "seconds"
+
+
+def table(groups: Sequence[Group], targets: Sequence[float]) -> pd.DataFrame:
+    """A row a run that counts: its group's number, its draw, its folder's name, and `numbers`."""
+    return pd.DataFrame([
+        {"group": number, "draw": draw(run), "run": run.path.name, **numbers(run, targets)}
+        for number, group in enumerate(groups) for run in group.counted
+    ])  # fmt: skip
+
+
+def own_targets(groups: Sequence[Group], baseline: str | None) -> list[float]:
+    """The targets that the runs themselves were given; where they have none, one that is worth a comparison: the best
+    accuracy of the baseline, or else of the group in the middle, where it is lowest, rounded down to five points."""
+    given = {float(target) for group in groups for run in group.runs for target in run.config.get("targets") or []}
+    if given:
+        return sorted(given)
+    levels = []
+    for problem in dict.fromkeys(group.problem for group in groups):
+        peers = [group for group in groups if group.problem == problem]
+        best = [(fmean(values), group) for group in peers if (values := _known(group, "best_accuracy"))]
+        told = [value for value, group in best if baseline in group.keys.values()]
+        ordered = sorted(value for value, _ in best)
+        levels += [max(told)] if told else ordered[len(ordered) // 2 :][:1]
+    level = math.floor(min(levels, default=0.0) * 20 + 1e-9) / 20
+    return [level] if level > 0 else []
+
+
+def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
+    """Final and best accuracy, the best two of each problem marked; what the runs cost; at the end every key."""
+    final, best = _spreads(groups, found, "final_accuracy"), _spreads(groups, found, "best_accuracy")
+    signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
+    keys = list(dict.fromkeys(key for group in groups for key in group.keys))
+    keys = keys if len(keys) > 1 else []  # of one the name tells
+    rows = []
+    for number, group in enumerate(groups):
+        own = found[found["group"] == number]
+        rows.append([
+            Entry(group.label), Entry(final[number], mark=signs[0].get(number, "")),
+            Entry(best[number], mark=signs[1].get(number, "")),
+            Entry(_range(own["rounds"])), Entry(_mean(own["megabytes"], 1)), Entry(_count(group)),
+            *(Entry(group.keys.get(key, NOTHING)) for key in keys),
+        ])  # fmt: skip
+    header = ["", "final, %", "best, %", "rounds", "MB", "runs", *keys]
+    several = " of each data set and partition" if len({group.problem for group in groups}) > 1 else ""
+    return Sheet("Test accuracy", header, rows, f"MB: sent in both directions. Bold: the best{several}.", len(keys))
+
+
+def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sheet:
+    """Rounds, megabytes and seconds until test accuracy first is `target`: means over runs that got there."""
+    simulated = f"simulated_seconds_to_{target:g}" in found
+    columns = ("rounds", "megabytes", "simulated_seconds" if simulated else "seconds")
+    rows = []
+    for number, group in enumerate(groups):
+        own = found[found["group"] == number]
+        reached = own[f"rounds_to_{target:g}"].notna().sum()
+        values = [_spread(own[f"{column}_to_{target:g}"].dropna().tolist(), 1) for column in columns]
+        rows.append([Entry(group.label), *map(Entry, values), Entry(f"{reached} of {len(own)}")])
+    seconds = "simulated s" if simulated else "seconds"
+    return Sheet(f"Until {100 * target:g} % are reached", ["", "rounds", "MB", seconds, "runs"], rows)
+
+
+def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
+    """How well clients are served after the last round, where that was measured."""
+    mean, worst = (_spreads(groups, found, f"client_accuracy_{name}") for name in ("mean", "worst10"))
+    on = ", ".join(dict.fromkeys(str(run.config["evaluate"].get("on")) for group in groups for run in group.runs))
+    rows = [[Entry(group.label), Entry(mean[n]), Entry(worst[n])] for n, group in enumerate(groups)]
+    header = ["", "mean, %", "worst tenth, %"]
+    return Sheet("Accuracy of clients", header, rows, f"Of the model that each client would use (evaluate.on: {on}).")
+
+
+def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> Sheet | None:
+    """Final accuracy less that of the baseline in the same draws: the mean and its confidence interval (Student's t).
+    None where nothing is compared with it. Raises ConfigError for a baseline that no group has."""
+    column, value = _baseline(groups, baseline)
+    own = found.set_index(["group", "draw"])["final_accuracy"]
+    rows = []
+    for number, group in enumerate(groups):
+        if group.keys[column] == value:
+            continue
+        other = next((each for each, peer in enumerate(groups) if peer.keys == {**group.keys, column: value}), None)
+        pairs = [] if other is None else (own[number] - own[other]).dropna().tolist()
+        rows.append([Entry(group.label), *_difference(pairs), Entry(str(len(pairs)))])
+    if not rows:
+        return None
+    header = ["", "points", f"{CONFIDENCE:.0%} interval", "excludes 0", "pairs"]
+    caption = "Paired by seed; the interval is Student's, over pairs."
+    return Sheet(f"Final accuracy less that of {baseline}", header, rows, caption)
+
+
+def sheets(
+    groups: Sequence[Group], targets: Sequence[float] | None, baseline: str | None
+) -> tuple[list[Sheet], pd.DataFrame]:
+    """All of these, and the numbers of each run. targets, baseline: None for what suits the groups."""
+    if baseline is None and any(BASELINE in group.keys.values() for group in groups):
+        baseline = BASELINE
+    targets = own_targets(groups, baseline) if targets is None else targets
+    for target in targets:
+        require(0 < target <= 1, "target", target, "accuracies are fractions in (0, 1]")
+    found = table(groups, targets)
+    made = [accuracy(groups, found)]
+    made += [to_target(groups, found, target) for target in targets]
+    if "client_accuracy_mean" in found:
+        made.append(of_clients(groups, found))
+    against = differences(groups, found, baseline) if baseline is not None else None
+    return [*made, *([against] if against else [])], found
+
+
+def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
+    """The key and the value that `said` stands for: an option's name, or KEY=VALUE."""
+    options = {(key, text) for group in groups for key, text in group.keys.items()}
+    for key, text in sorted(options):
+        if said in (text, f"{key}={text}"):
+            return key, text
+    known = [f"{key}={text}" for key, text in options] + [text for _, text in options if not text[:1].isdigit()]
+    raise ConfigError("baseline", said, f"is not among what is compared; {nearest(said, known)}")
+
+
+def _difference(pairs: list[float]) -> list[Entry]:
+    if not pairs:
+        return [Entry(NOTHING), Entry(NOTHING), Entry(NOTHING)]
+    mean = fmean(pairs)
+    if len(pairs) < 2:
+        return [Entry(f"{mean:+.2f}"), Entry(NOTHING), Entry(NOTHING)]
+    reach = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * stdev(pairs) / math.sqrt(len(pairs))
+    excludes = abs(mean) > reach
+    interval = f"{mean - reach:+.2f} to {mean + reach:+.2f}"
+    return [Entry(f"{mean:+.2f}"), Entry(interval), Entry("yes" if excludes else "no", mark="best" if excludes else "")]
+
+
+def _marked(groups: Sequence[Group], found: pd.DataFrame, name: str, shown: list[str]) -> dict[int, str]:
+    """Which groups are best and second of those that are ranked against them."""
+    means = found.groupby("group")[name].mean() if name in found else pd.Series(dtype=float)
+    signs: dict[int, str] = {}
+    for problem in dict.fromkeys(group.problem for group in groups):
+        peers = [n for n, group in enumerate(groups) if group.problem == problem and group.done]
+        values = {str(n): float(means.get(n, math.nan)) for n in peers}
+        chosen = marks(values, {str(n): shown[n].partition(" ")[0] for n in peers}, True)
+        signs |= {int(n): mark for n, mark in chosen.items()}
+    return signs
+
+
+def _spreads(groups: Sequence[Group], found: pd.DataFrame, name: str) -> list[str]:
+    """Mean ± standard deviation of each group."""
+    if name not in found:
+        return [NOTHING] * len(groups)
+    return [_spread(found.loc[found["group"] == number, name].dropna().tolist(), 2) for number in range(len(groups))]
+
+
+def _spread(values: list[float], digits: int) -> str:
+    if not values:
+        return NOTHING
+    return f"{fmean(values):,.{digits}f}" + (f" ± {stdev(values):,.{digits}f}" if len(values) > 1 else "")
+
+
+def _mean(values: pd.Series, digits: int) -> str:
+    known = values.dropna()
+    return f"{known.mean():,.{digits}f}" if len(known) else NOTHING
+
+
+def _range(values: pd.Series) -> str:
+    known = sorted({int(value) for value in values.dropna()})
+    return f"{known[0]} to {known[-1]}" if len(known) > 2 else ", ".join(map(str, known)) or NOTHING
+
+
+def _count(group: Group) -> str:
+    """How many runs count; of how many, where others are not complete."""
+    done, every = len(group.done), len(group.runs)
+    return str(done) if done == every else f"{done} of {every}"
+
+
+def _known(group: Group, key: str) -> list[float]:
+    return [run.result[key] for run in group.counted if run.result.get(key) is not None]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _percent(value: float | None) -> float:
+    return 100 * _number(value)

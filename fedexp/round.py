@@ -1,0 +1,201 @@
+"""One communication round, the same for every algorithm: select, download, train, upload, aggregate."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedexp import tree
+from fedexp.algorithms.fedavg import FedAvg
+from fedexp.engine import Context, State, Trained, client_rows
+from fedexp.privacy.none import NoPrivacy
+from fedexp.randomness import generator
+from fedexp.tree import Params, Stack, Tree
+
+
+@dataclass(frozen=True)
+class Round:
+    """All facts of a finished round, for the measures. uploads: as the server read them, updates decoded.
+
+    before, after: the State as the round began, which can be read until the next round, and as it ended.
+    loss: mean local loss [K]. examples: how many local training went through. Where nobody took part, `ids` and `loss`
+    are empty and nothing was uploaded.
+    """
+
+    algorithm: FedAvg
+    ctx: Context
+    before: State
+    after: State
+    ids: Tensor
+    uploads: Tree
+    loss: Tensor
+    examples: int
+    bytes_up: int
+    bytes_down: int
+
+    @property
+    def number(self) -> int:
+        """From 1."""
+        return self.after["round"]
+
+    @cached_property
+    def models(self) -> Stack:
+        """The cohort's trained models, as the server knows them: the entries that updates are of [K, ...]."""
+        starts = self.algorithm.starts(self.before, self.ids, self.uploads, self.ctx)
+        return {name: starts[name] + change for name, change in self.uploads["update"].items()}
+
+    @cached_property
+    def centers(self) -> Stack:
+        """What each of them is measured against [K, ...]: the new global model, for most algorithms."""
+        return self.algorithm.center(self.after, self.ids, self.ctx)
+
+
+def begin(algorithm: FedAvg, state: State, ctx: Context) -> State:
+    """The whole State before a stage's first round, given what the algorithm's `init` returned.
+
+    What the algorithm asks or sends all clients as it enters the stage is exchanged here, and counted in that round.
+    """
+    params = state["params"]
+    crossing = algorithm.shared(params, ctx)
+    trained = {name: crossing[name] for name in ctx.weights if name in crossing}
+    first = {"own": algorithm.memory(ctx, params), "compression": algorithm.compression.init(trained)}
+    whole = {
+        "round": 0,
+        "stage": 0,
+        "clock": 0.0,  # simulated seconds of the whole run
+        **state,
+        "optimizer": algorithm.server_optimizer.init(trained),
+        "selection": algorithm.selection.init(ctx, trained),
+        "privacy": algorithm.privacy.init(ctx),
+        "memory": client_rows.new(first, ctx.clients, ctx.world.memory_device),
+        "tiles": ctx.engine.fastest_tiles(ctx.cohort),
+    }
+    entered = algorithm.enter(whole, ctx)
+    up, down = ctx.engine.drain()
+    return {**entered, "surveyed": {"up": up, "down": down}}  # counted in the first round
+
+
+class Answers(NamedTuple):
+    """What comes back of a round's download. ids: of those who answered [K']; trained: what they left, if there are
+    any; down, up: bytes; seconds: simulated ones that the round took."""
+
+    ids: Tensor
+    trained: Trained | None
+    down: int
+    up: int
+    seconds: float
+
+
+def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
+    """Carry out the next round. A pure function of its arguments; `state` can be read until the round after it."""
+    gen = generator(ctx.seed, "round", state["round"])
+    ids, trained, down, up, seconds = _answers(algorithm, state, algorithm.select(state, ctx, gen), ctx)
+    loss, examples, uploads, after = torch.empty(0, dtype=ctx.world.dtype, device=ctx.world.device), 0, {}, state
+    if trained is not None:
+        loss, examples, uploads = trained.loss, sum(trained.examples), decoded(algorithm, state, trained.uploads, ctx)
+        after = {
+            **algorithm.aggregate(state, ids, uploads, ctx, gen),
+            "memory": client_rows.put(state["memory"], ids, trained.memory),
+            "selection": algorithm.selection.learn(state["selection"], ids, uploads.get("update", {}), ctx),
+        }
+    elif type(algorithm.privacy) is not NoPrivacy:  # whose noise does not tell that nobody was there
+        unmoved = {name: torch.zeros_like(leaf) for name, leaf in algorithm.shared(state["params"], ctx).items()}
+        after = algorithm.step(state, unmoved, 0, ctx)
+    surveyed, before = ctx.engine.drain(), state["surveyed"]
+    told, memory, number = uploads.get("privacy", {}), state.get("privacy", {}), state["round"]
+    after = {
+        **after,
+        "round": number + 1,
+        "surveyed": {"up": 0, "down": 0},
+        "privacy": algorithm.privacy.learn(memory, told, ctx, number),
+        "clock": state.get("clock", 0.0) + seconds,
+    }
+    up, down = up + surveyed[0] + before["up"], down + surveyed[1] + before["down"]
+    if not algorithm.communicates:
+        up = down = 0
+    return Round(algorithm, ctx, state, after, ids, uploads, loss, examples, up, down)
+
+
+def _answers(algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context) -> Answers:
+    """Clients `drawn` [K] receive what crosses down; those who do not fail train, and some may be late."""
+    system, number, ids, trained, up = algorithm.system, state["round"], drawn, None, 0
+    work: list[int] | None = None
+    download = _download(algorithm, state, drawn, ctx) if len(drawn) else {}
+    down, can_do = tree.size_in_bytes(download), system.work(drawn, ctx, number)
+    if can_do is not None:
+        ids, work = drawn[can_do > 0], can_do[can_do > 0].tolist()
+    if len(ids):
+        if len(ids) < len(drawn):
+            download = _download(algorithm, state, ids, ctx)
+        memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)
+        ctx.engine.use_tiles(state["tiles"])
+        trained = ctx.engine.train(algorithm, number, ids, download, memory, work)
+        up = tree.size_in_bytes(trained.uploads)
+    each = down / max(1, len(drawn)), up / max(1, len(ids))
+    examples = trained.examples if trained else []
+    in_time, seconds = algorithm.answers(state, ids, examples, len(drawn) - len(ids), *each, ctx)
+    if not in_time.all():
+        rows = in_time.nonzero().squeeze(1)
+        ids, up = ids[rows], round(each[1] * len(rows))
+        trained = trained.rows(rows) if len(rows) else None
+    return Answers(ids, trained, down, up, seconds)
+
+
+def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tree:
+    """All that crosses down: the algorithm's download, and what bounding an update needs."""
+    needed = algorithm.privacy.download(state.get("privacy", {}))
+    download = algorithm.download(state, ids, ctx)
+    return {**download, "privacy": tree.spread(needed, len(ids))} if needed else download
+
+
+def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tree:
+    """Uploads [K, ...] with updates as the server reads them, bounded whatever the compression made of them."""
+    if "update" not in uploads:
+        return uploads
+    crossing = algorithm.shared(state["params"], ctx)
+    like = {name: crossing[name] for name in ctx.weights if name in crossing}
+    needed = algorithm.privacy.download(state.get("privacy", {}))
+
+    def read(payload: Tree) -> Params:
+        return algorithm.privacy.clip(algorithm.compression.decode(payload, like), needed)[0]
+
+    update = uploads["update"]
+    encoded = torch.vmap(read)(update["encoded"]) if like else {}
+    return {**uploads, "update": {**encoded, **update["plain"]}}
+
+
+def personal_models(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> list[Params]:
+    """The model that each of clients `ids` would use now. Nothing of this is counted as exchanged."""
+    download = algorithm.personal_download(state, ids, ctx)
+    return _models(algorithm, algorithm.personal, state, ids, download, ctx)
+
+
+def tuned_models(
+    tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ctx: Context
+) -> list[Params]:  # fmt: skip
+    """The models that clients `ids` have after training for themselves, as `tuner` says (FedAvg.tuning)."""
+    download = algorithm.personal_download(state, ids, ctx)
+    own = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]
+    trained = ctx.engine.train(tuner, state["round"], ids, download, {"own": own, "compression": {}})
+    return tree.unstack(trained.memory["own"]["model"])
+
+
+def first_models(done: Round) -> list[Params]:
+    """The model that each of a round's cohort had before it trained; nothing else that it trains besides."""
+    download = done.algorithm.download(done.before, done.ids, done.ctx)
+    number, names = done.before["round"], {*done.ctx.model.weights, *done.ctx.model.buffers}
+    models = _models(done.algorithm, done.algorithm.start, done.before, done.ids, download, done.ctx, number)
+    return [{name: leaf for name, leaf in each.items() if name in names} for each in models]
+
+
+def _models(
+    algorithm: FedAvg, function: Callable[[Tree, Tree, Tree], Params], state: State, ids: Tensor, download: Tree,
+    ctx: Context, number: int | None = None,
+) -> list[Params]:  # fmt: skip
+    """`function` of what each client downloads, remembers and finds out: in round `number`, from 0, or in none."""
+    memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]
+    found = ctx.engine.inspect(algorithm, ids, download, {"own": memory}, number)
+    return [function(*(tree.take(part, row) for part in (download, memory, found))) for row in range(len(ids))]

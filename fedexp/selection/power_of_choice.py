@@ -1,0 +1,95 @@
+"""Power-of-Choice (Cho, Wang and Joshi 2020, arXiv:2010.01243; AISTATS 2022): those whose loss is largest train.
+
+d candidates are drawn without replacement, in proportion to n_k; they receive the model that they would train from and
+return its mean loss on their examples (evaluated: running statistics, no dropout); the K with the largest losses train,
+among equals those of the lowest id. The survey is counted: d models down, of which the cohort's are not sent again, and
+d numbers up. It is biased by design: with d = N some clients may never train (participations.csv).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fedexp.bounds import AtLeast, OneOf
+from fedexp.engine import ClientFunctions, Context, Examples, Question
+from fedexp.errors import require
+from fedexp.frozen import Frozen
+from fedexp.models import Model
+from fedexp.randomness import generator
+from fedexp.selection.uniform import Uniform
+from fedexp.tree import Params, Stack, Tree
+
+
+@dataclass(frozen=True)
+class PowerOfChoice(Uniform):
+    """candidates: d; None: 2 K, or N where that is less. drawn: candidates by their examples, or uniform. loss: on
+    which of a client's examples, all (pow-d) or one batch (cpow-d)."""
+
+    candidates: Annotated[int | None, AtLeast(1)] = None
+    drawn: Annotated[str, OneOf("examples", "uniform")] = "examples"
+    loss: Annotated[str, OneOf("all", "batch")] = "all"
+
+    def count(self, ctx: Context) -> int:
+        """d."""
+        return min(2 * ctx.cohort, ctx.clients) if self.candidates is None else self.candidates
+
+    def check(self, ctx: Context) -> None:
+        require(
+            ctx.cohort <= self.count(ctx) <= ctx.clients, "selection.candidates", self.candidates,
+            f"must be from clients_per_round={ctx.cohort} to clients={ctx.clients}",
+        )  # fmt: skip
+
+    def init(self, ctx: Context, params: Params) -> Tree:
+        return {"participations": torch.zeros(ctx.clients, dtype=torch.int64)}
+
+    def select(self, memory: Tree, ctx: Context, gen: Generator) -> Tensor:
+        """The candidates [d]."""
+        if self.drawn == "uniform":
+            return torch.randperm(ctx.clients, generator=gen)[: self.count(ctx)]
+        return torch.multinomial(ctx.sizes.double(), self.count(ctx), generator=gen)
+
+    def question(self, algorithm: ClientFunctions, round: int, ctx: Context) -> Question:
+        return Loss(algorithm, round, ctx.local.batch_size if self.loss == "batch" else None)
+
+    def choose(self, ids: Tensor, answers: Tree, ctx: Context) -> Tensor:
+        losses = answers["loss"].cpu().nan_to_num(nan=torch.inf)
+        by_id = ids.argsort()
+        largest = losses[by_id].argsort(descending=True, stable=True)[: ctx.cohort]
+        return by_id[largest].sort().values
+
+    def learn(self, memory: Tree, ids: Tensor, updates: Stack, ctx: Context) -> Tree:
+        return {"participations": memory["participations"] + torch.bincount(ids, minlength=ctx.clients)}
+
+    def artifacts(self, memory: Tree) -> dict[str, Any]:
+        """How often each client has taken part."""
+        counts = memory["participations"].numpy()
+        return {"participations": pd.DataFrame({"rounds": counts}).rename_axis("client")}
+
+
+@dataclass(frozen=True)
+class Loss(Frozen):
+    """Asks for the mean cross-entropy of the model that a client would train from, on its examples or on so many of
+    them, drawn anew each round: float64 []."""
+
+    algorithm: ClientFunctions
+    round: int
+    examples: int | None
+
+    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
+        found = self.algorithm.inspect(model, download, memory, examples)
+        start = self.algorithm.start(download, memory, found)
+        params = {name: start[name] for name in (*model.weights, *model.buffers) if name in start}
+
+        def losses(x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(model(params, x, training=False), y, reduction="none")
+
+        if self.examples is None:
+            return {"loss": examples.each(losses).double().mean()}
+        draw = generator(examples.seed, "loss", self.round, examples.client)
+        some = torch.randperm(len(examples), generator=draw)[: self.examples]
+        rows = examples.rows[some.to(examples.rows.device)]
+        return {"loss": losses(examples.world.prepare(rows), examples.world.y[rows]).double().mean()}

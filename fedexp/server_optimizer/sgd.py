@@ -1,0 +1,30 @@
+"""The plain server step w + lr D along the cohort's mean update D, and the contract of all server optimizers."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedexp import tree
+from fedexp.bounds import Above, check_fields
+from fedexp.frozen import Frozen
+from fedexp.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class Sgd(Frozen):
+    """lr: the server's learning rate; 1 makes FedAvg.
+
+    Only trained entries are stepped so; running statistics always become the clients' mean.
+    """
+
+    lr: Annotated[float, Above(0)] = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "server_optimizer")
+
+    def init(self, params: Params) -> Tree:
+        """What it remembers before the first round, given the trained entries of the model."""
+        return {}
+
+    def step(self, params: Params, update: Params, memory: Tree, lr: float) -> tuple[Params, Tree]:
+        """The stepped entries and the new memory. lr: the clients' learning rate in this round."""
+        return tree.apply(lambda w, d: w + self.lr * d, params, update), memory

@@ -1,0 +1,197 @@
+"""From a sweep's command line to its runs: a table's cells x seeds, or the product of swept values."""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import prod
+from typing import Any
+
+from hydra.core.override_parser.types import Override, OverrideType
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedexp.config.compose import Composer, NoConfig, lists, word
+from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint_of
+from fedexp.config.schema import GIVEN, GROUPS, PARTS, check_names, check_plain_keys
+from fedexp.errors import ConfigError, require
+from fedexp.sweep.scale import scaled
+from fedexp.sweep.table import Cell, Table
+
+_MOST = 100_000  # runs of a sweep, which is composed whole before it begins
+_FREE = (*GROUPS, *PARTS, "tracking")  # what keys there are depends on the choice
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep. `words` are its overrides, enough to run it alone; `config` is None where they cannot
+    be composed, and `error` then says why. `reference`: whether it is what the cell is measured against.
+    `protocol`: the cell as its paper has it, without scale and without what the command line adds. `fingerprint`:
+    the config's."""
+
+    name: str
+    words: list[str]
+    config: DictConfig | None
+    error: ConfigError | None = None
+    cell: Cell | None = None
+    reference: bool = False
+    protocol: DictConfig | None = None
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table's runs, or those of an ordinary multirun (`table` is None)."""
+
+    table: Table | None
+    jobs: list[Job] = field(default_factory=list)
+    scale: str | None = None
+
+
+def sweeps(
+    words: Sequence[str], compose: Composer | None = None, say: Callable[[int], None] = lambda every: None
+) -> list[Sweep]:
+    """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun.
+
+    compose: a composer that remembers what other sweeps have needed. say: called after each run that is composed, with
+    how many there are.
+    """
+    compose = compose or Composer()
+    overrides = compose.parse(words)
+    chosen = [each for each in overrides if each.key_or_group == "table"]
+    about_table = [each.input_line for each in overrides if each.key_or_group.startswith("table.")]
+    about_scale = [each for each in overrides if each.key_or_group.partition(".")[0] == "scale"]
+    others = [each for each in overrides if each.key_or_group.partition(".")[0] not in ("table", "scale")]
+    _refuse_keys_of_no_config(compose, others)
+    scale = _scale(compose, about_scale)
+    if not chosen:
+        if about_table:
+            raise ConfigError("table", None, "no table is chosen; add one, e.g. +table=fedcat_1")
+        named = any(each.key_or_group == "sweep" for each in others)
+        name = [] if named else [word("sweep", _sweep_name(others))]
+        every, jobs = list(_product(others)), []
+        for fixed, swept in every:
+            jobs.append(_job(compose, _name(swept), [*fixed, *swept, *name], scale))
+            say(len(every))
+        return [Sweep(None, jobs, scale.get("name"))]
+    found = []
+    for choice in _values(chosen[-1]):
+        table = Table.read(compose([f"+{choice.lstrip('+')}", *about_table]).table)
+        table = replace(table, seeds=table.seeds[: scale.get("seeds")])
+        found.append(Sweep(table, list(_table_jobs(compose, table, others, scale, say)), scale.get("name")))
+    return found
+
+
+def _scale(compose: Composer, overrides: list[Override]) -> DictConfig:
+    """The `scale` of all runs; empty where there is none."""
+    for each in overrides:
+        require(not each.is_sweep_override(), each.key_or_group, each.input_line, "must be one for the whole sweep")
+    scale = compose([each.input_line for each in overrides]).scale
+    most = scale.get("seeds")
+    require(most is None or most >= 1, "scale.seeds", most, "must be at least 1")
+    return scale
+
+
+def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> None:
+    """One mistake, not one of every run. A group's keys depend on its choice: only the runs tell about them."""
+    for each in overrides:
+        if each.type is OverrideType.CHANGE and compose.is_value(each) and each.key_or_group.split(".")[0] not in _FREE:
+            for value in _values(each):
+                compose([value])
+
+
+def _table_jobs(
+    compose: Composer, table: Table, others: list[Override], scale: DictConfig, say: Callable[[int], None]
+) -> Iterable[Job]:
+    """Cells x seeds x what else is swept; keys given on the command line win over the table's."""
+    given = {each.key_or_group for each in others}
+    first = {} if table.paper is None else {"paper": table.paper}
+    seeds = [{}] if table.repeats in given else [{table.repeats: seed} for seed in table.seeds]
+    combinations = list(_product(others))
+    runs = sum(2 if cell.reference else 1 for cell in table.cells) * len(seeds) * len(combinations)
+    for cell in table.cells:
+        for overrides, reference in ((cell.overrides, False), (cell.reference, True)):
+            if overrides is None:
+                continue
+            own = {**first, **overrides}
+            protocol = _protocol(compose, own)
+            for seed, (fixed, swept) in itertools.product(seeds, combinations):
+                kept = [word(key, value) for key, value in {**own, **seed}.items() if key not in given]
+                words = [*kept, *fixed, *swept, word("+table.name", table.name)]
+                name = " ".join([cell.name, *(word(*pair) for pair in seed.items()), *swept])
+                job = _job(compose, f"{name} (reference)" if reference else name, words, scale)
+                say(runs)
+                yield replace(job, cell=cell, reference=reference, protocol=protocol)
+
+
+def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None:
+    try:
+        return compose([word(key, value) for key, value in overrides.items()])
+    except ConfigError:
+        return None  # the job, composed from the same words and more, says why
+
+
+def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> Job:
+    words = lists(words)
+    try:
+        config = compose(words)
+        if scale:
+            words = [*words, word("+scale.name", scale.get("name")), *scaled(config, scale)]
+            config = compose(words)
+        plain = _plain(compose, words, config)
+        check_plain_keys(plain)  # one mistake, not one of every run
+        for group in GROUPS:
+            check_names(group, plain[group], GIVEN[group])
+        return Job(name, words, config, fingerprint=fingerprint_of(plain))
+    except ConfigError as error:
+        return Job(name, words, None, error)
+    except OmegaConfBaseException as error:
+        return Job(name, words, None, NoConfig(words, error))
+
+
+def _plain(compose: Composer, words: list[str], config: DictConfig) -> dict[str, Any]:
+    """With all values resolved. Raises ConfigError for a key that the schema lacks, of which one may not resolve."""
+    try:
+        return compose.plain(words, config)
+    except OmegaConfBaseException:
+        plain: Any = OmegaConf.to_container(config)
+        check_plain_keys(plain)
+        raise
+
+
+def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]:
+    """(fixed words, swept words) of each combination of swept values."""
+    fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
+    swept = [_values(each) for each in overrides if each.is_sweep_override()]
+    count = prod(map(len, swept))
+    require(count <= _MOST, "words", " ".join(fixed), f"ask for {count} runs; a sweep has at most {_MOST}: split it")
+    for combination in itertools.product(*swept):
+        yield fixed, list(combination)
+
+
+def _values(override: Override) -> list[str]:
+    """The words that a swept override stands for; one that is not swept stands for itself."""
+    if not override.is_sweep_override():
+        return [override.input_line]
+    key, _, given = override.input_line.partition("=")
+    if not override.is_discrete_sweep():
+        raise ConfigError(key, given, "must be a list, choice, range or glob of values")
+    values = list(islice(override.sweep_string_iterator(), _MOST + 1))
+    require(bool(values), key, given, "stands for no value at all")
+    require(len(values) <= _MOST, key, given, f"stands for more than {_MOST} values; split the sweep")
+    return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def _name(swept: list[str]) -> str:
+    return " ".join(swept) or "the only run"
+
+
+def _sweep_name(overrides: list[Override]) -> str:
+    """What is swept, and six digits that stand for all overrides in whatever order: a resumed sweep has it again."""
+    said = sorted(each.input_line for each in overrides if each.key_or_group.split(".")[0] not in CIRCUMSTANCES)
+    digits = hashlib.blake2b("\n".join(said).encode(), digest_size=3).hexdigest()
+    swept = sorted(each.key_or_group for each in overrides if each.is_sweep_override())
+    keys = re.sub(r"[^\w.-]+", "_", "-".join(swept))[:40]
+    return "-".join(["sweep", *([keys] if keys else []), digits])

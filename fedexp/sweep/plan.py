@@ -1,0 +1,85 @@
+"""What a sweep would do, without doing it: its runs, each once, and how far each is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedexp.errors import ConfigError
+from fedexp.record.folder import Folders, RunFolder
+from fedexp.record.status import Status
+from fedexp.sweep.jobs import Job, Sweep
+
+Hours = Callable[[DictConfig], float | None]  # of a whole run on this machine; None where that is not known
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep. cells: what asks for it. done: nothing is left to do. state: how far it is, in words."""
+
+    job: Job
+    cells: list[str]
+    done: bool
+    state: str
+
+
+def planned(sweep: Sweep) -> list[Planned]:
+    """The runs, in their order; cells that share a run are together."""
+    together: dict[str, list[Job]] = {}
+    for job in sweep.jobs:
+        together.setdefault(job.fingerprint or job.name, []).append(job)
+    folders = Folders()
+    found = []
+    for jobs in together.values():
+        job = max(jobs, key=lambda job: 0 if job.config is None else job.config.rounds)
+        done, state = _state(job, folders)
+        found.append(Planned(job, [each.name for each in jobs], done, state))
+    return found
+
+
+def _state(job: Job, folders: Folders) -> tuple[bool, str]:
+    if job.config is None:
+        return False, f"cannot be composed: {job.error.right}"
+    folder = RunFolder(job.config, job.fingerprint, folders)
+    try:
+        found = folder.finished(job.config.rounds)
+    except ConfigError as error:
+        return False, str(error)
+    if found is not None:
+        return True, str(found["status"])
+    result = folder.result()
+    if result is not None:
+        return False, f"{result['status']} after round {result.get('rounds', 0)}"
+    return False, str(Status.STARTED) if folder.path.is_dir() else "to do"
+
+
+def show(sweep: Sweep, runs: Sequence[Planned], hours: Hours | None, console: Console) -> None:
+    """Print the runs. hours: what a whole run takes; None: no times are said."""
+    name = sweep.table.name if sweep.table else "sweep"
+    console.print(f"[bold]{escape(name + (f' ({sweep.scale})' if sweep.scale else ''))}[/bold]")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    table.add_column("rounds", no_wrap=True, justify="right")
+    table.add_column("state", overflow="fold")
+    if hours:
+        table.add_column("hours", no_wrap=True, justify="right")
+    left = 0.0
+    for run in runs:
+        more = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
+        row = [run.cells[0] + more, str(run.job.config.rounds) if run.job.config else "", run.state]
+        if hours:
+            takes = None if run.done or run.job.config is None else hours(run.job.config)
+            left += takes or 0.0
+            row.append("" if takes is None else f"{takes:.1f}")
+        table.add_row(*map(escape, row))
+    console.print(table)
+    done = sum(run.done for run in runs)
+    bad = sum(run.job.config is None for run in runs)
+    said = [f"{len(runs)} runs of {len(sweep.jobs)} cells", f"{done} done", f"{len(runs) - done - bad} to do"]
+    said += [f"{bad} cannot be composed"] if bad else []
+    said += [f"about {left:.1f} hours"] if hours else []
+    console.print(", ".join(said), markup=False)

@@ -1,0 +1,135 @@
+"""How far a sweep is: a line whenever that changes, a list of what failed at the end."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+
+from fedexp.record.status import DONE, Status
+
+_STOPPED = (Status.FAILED, Status.INTERRUPTED)
+
+
+class Progress:
+    """Counts a sweep's runs. found: finished before, or by another process meanwhile; done: in this sweep; failed:
+    name -> reason."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.console = Console(highlight=False)
+        self.found = self.done = self.diverged = self.todo = 0
+        self.failed: dict[str, str] = {}
+        self.folders: dict[str, Path] = {}
+        self.started = time.monotonic()
+
+    def begin(self, todo: int) -> None:
+        self.todo, self.started = todo, time.monotonic()
+        before = f", {self.found} finished before" if self.found else ""
+        bad = f", {len(self.failed)} cannot be composed" if self.failed else ""
+        self._print(f"{todo} runs to do{before}{bad}")
+
+    def add_done(self, status: str) -> None:
+        self.done += 1
+        self.diverged += status == Status.DIVERGED
+
+    def wait(self, busy: int) -> None:
+        self._print(f"{busy} runs are being done elsewhere; waiting for them")
+
+    def add_failure(self, name: str, reason: str) -> None:
+        self.failed[name] = reason
+
+    def say(self, running: str | int | None = None, done: int | None = None, failed: int | None = None) -> None:
+        """The progress line. `running`: the run's name, or how many there are."""
+        done = self.done if done is None else done
+        failed = len(self.failed) if failed is None else failed
+        parts = [f"{self.found + done}/{self.found + self.todo} done"]
+        if isinstance(running, int):
+            parts.append(f"{running} running")
+        if failed:
+            parts.append(f"{failed} failed")
+        if done and done < self.todo:
+            parts.append(f"about {_duration((time.monotonic() - self.started) / done * (self.todo - done))} left")
+        if isinstance(running, str):
+            parts.append(f"now {running}")
+        self._print(", ".join(parts))
+
+    def interrupted(self) -> None:
+        """The last line of a sweep that was asked to stop."""
+        left = self.todo - self.done - len(self.failed)
+        self._print(f"stopped: {self.done} done now, {self.found} finished before, {max(left, 0)} left")
+
+    def summary(self) -> None:
+        """The last lines: totals, and each failure with its reason."""
+        parts = [f"{self.done} done now", f"{self.found} finished before", f"{len(self.failed)} failed"]
+        if self.diverged:
+            parts.append(f"{self.diverged} diverged")
+        self._print(", ".join(parts))
+        for name, reason in self.failed.items():
+            self.console.print(f"  failed: {name}: {reason}", markup=False, soft_wrap=True)
+
+    def _print(self, text: str) -> None:
+        self.console.print(f"fedexp {self.name}: {text}", markup=False, soft_wrap=True)
+
+
+class Composing:
+    """Says how many of a large sweep's runs are composed, where that takes a while: called once a run."""
+
+    def __init__(self, seconds: float = 3.0) -> None:
+        self.seconds, self.said, self.count = seconds, time.monotonic(), 0
+
+    def __call__(self, every: int) -> None:
+        """One more, of so many."""
+        self.count += 1
+        if every >= 100 and time.monotonic() - self.said >= self.seconds:
+            self.said = time.monotonic()
+            print(f"fedexp: {self.count:,} of {every:,} runs composed", flush=True)
+
+
+class Watch:
+    """Within the context, follows the folders of runs that other processes carry out."""
+
+    def __init__(self, progress: Progress, paths: list[Path], seconds: float = 2.0, between: float = 10.0) -> None:
+        self.progress, self.paths, self.seconds, self.between = progress, paths, seconds, between
+        self.began = time.time()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def status(self, path: Path) -> str | None:
+        """What a run's folder tells since the sweep began: a result's status, or running."""
+        try:
+            if (path / "result.json").stat().st_mtime >= self.began - 1:
+                return json.loads((path / "result.json").read_text())["status"]
+        except (OSError, ValueError):
+            pass
+        return Status.RUNNING if (path / ".owner").exists() else None
+
+    def _follow(self) -> None:
+        before, said = None, 0.0
+        while not self._end.wait(self.seconds):
+            states = [self.status(path) for path in self.paths]
+            counts = (
+                states.count(Status.RUNNING),
+                sum(state in DONE for state in states),
+                sum(state in _STOPPED for state in states),
+            )
+            if counts != before and time.monotonic() - said >= self.between:
+                before, said = counts, time.monotonic()
+                running, done, failed = counts
+                self.progress.say(running, done, failed + len(self.progress.failed))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,64 @@
+"""A sweep made small: `+scale=quick` lowers what costs time in every cell, and says so in every run.
+
+A scale (conf/scale/) has
+    at_most  upper limits by key, for keys that the config has; clients_per_round shrinks with clients
+    dataset  the data that stands in for every data set
+    instead  options of a group that others stand in for
+    set      by group and option: further values
+    seeds    how many of a table's seeds
+    name     what it is called in reports
+What a cell then runs on is part of its config: `dataset.source` says what stands in for the data set.
+"""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedexp.config.compose import word
+from fedexp.errors import ConfigError, nearest
+
+_KEYS = ("name", "seeds", "dataset", "at_most", "instead", "set")
+
+
+def scaled(config: DictConfig, scale: DictConfig) -> list[str]:
+    """The overrides that shrink one composed config as `scale` says. Raises ConfigError for a key that no scale has."""
+    asked: Any = OmegaConf.to_container(scale, resolve=True)
+    for key, value in asked.items():
+        if key not in _KEYS:
+            raise ConfigError(f"scale.{key}", value, f"no such key; {nearest(str(key), _KEYS)}")
+    words = _stand_in(config, asked.get("dataset"))
+    for group, options in asked.get("instead", {}).items():
+        name = config[group].get("name")
+        if name in options:
+            words.append(word(group, options[name]))
+    for key, most in asked.get("at_most", {}).items():
+        value = OmegaConf.select(config, key)
+        if _has(config, key) and (value is None or value > most):
+            words.append(word(key, most))
+            if key == "clients":
+                share = -(-config.clients_per_round * most // config.clients)  # rounded up
+                words.append(word("clients_per_round", max(share, min(2, config.clients_per_round))))
+    for group, options in asked.get("set", {}).items():
+        values = options.get(config[group].get("name"), {})
+        words += [word(key, value) for key, value in values.items()]
+    return words
+
+
+def _stand_in(config: DictConfig, dataset: dict[str, Any] | None) -> list[str]:
+    """Replace the data set's own keys by the stand-in's; its name tells both."""
+    if dataset is None or config.dataset["_target_"] == dataset["_target_"]:
+        return []
+    gone = [f"~dataset.{key}" for key in config.dataset if key not in ("name", "_target_")]
+    own = {key: value for key, value in dataset.items() if key not in ("name", "_target_")}
+    return [
+        *gone,
+        word("+dataset.source", f"{dataset['name']} in its place"),
+        word("dataset._target_", dataset["_target_"]),
+        *(word(f"+dataset.{key}", value) for key, value in own.items()),
+    ]
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    return isinstance(node, DictConfig) and last in node

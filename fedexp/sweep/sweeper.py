@@ -1,0 +1,172 @@
+"""The Hydra sweeper of fedexp: `python -m fedexp -m +table=fedcat_1`, or any multirun.
+
+It skips the runs that are finished, starts the others through whatever launcher is chosen, says how far
+the sweep is, and lists those that failed at the end instead of stopping at the first.
+"""
+
+import shlex
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from fedexp import launch
+from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, require
+from fedexp.record.folder import Folders, RunFolder
+from fedexp.record.status import DONE
+from fedexp.sweep.jobs import Job, Sweep, sweeps
+from fedexp.sweep.progress import Composing, Progress, Watch
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class FedexpSweeper(Sweeper):
+    """Expands, skips, launches, reports. closing: called at the end with each sweep and its runs' folders."""
+
+    closing: Callable[[Sweep, list[Path]], None] = staticmethod(lambda sweep, folders: None)
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> list[JobReturn]:
+        """Carry out all runs. Raises Incomplete if any failed, Interrupted after a signal."""
+        count = launch.count()
+        require(count == 1, "WORLD_SIZE", count, "torchrun is for one run; a sweep starts processes of its own")
+        returned: list[JobReturn] = []
+        failures = 0
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as the command line has it, where nothing is to be said
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.busy: list[Job] = []  # runs at which other processes are at work
+        every = sweeps(arguments, say=Composing())
+        for each in every:
+            if each.jobs and all(job.config is None for job in each.jobs):
+                raise each.jobs[0].error
+        folder = Path(self.config.hydra.sweep.dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
+        for each in every:
+            name = each.table.name if each.table else "sweep"
+            program = each.table.program if each.table else None
+            require(program is None, "table", name, f"has a program of its own: python -m {program}")
+            progress = Progress(name if each.scale is None else f"{name} ({each.scale})")
+            todo = self._todo(each.jobs, progress)
+            carry_out = self._one_by_one if self._in_this_process else self._at_once
+            try:
+                while todo or self.busy:
+                    returned += carry_out(todo, progress)
+                    todo = self._wait(progress)
+            except (Interrupted, KeyboardInterrupt):
+                progress.interrupted()
+                raise
+            progress.summary()
+            failures += len(progress.failed)
+            self.closing(each, [path for path in progress.folders.values() if (path / "config.yaml").exists()])
+        if failures:
+            raise Incomplete(f"{failures} of the sweep's runs failed; the same command tries them again")
+        return returned
+
+    @property
+    def _in_this_process(self) -> bool:
+        return self.config.hydra.launcher._target_.endswith(".BasicLauncher")
+
+    def _todo(self, jobs: Sequence[Job], progress: Progress) -> list[Job]:
+        """The runs that are not finished, each once: cells may share a run, the one that asks for the most rounds."""
+        longest: dict[str, Job] = {}
+        for job in jobs:
+            if job.config is None:
+                progress.add_failure(job.name, _with_command(str(job.error.right), job))
+            elif (other := longest.get(job.fingerprint)) is None or other.config.rounds < job.config.rounds:
+                longest[job.fingerprint] = job
+        folders = Folders()
+        todo = [job for job in longest.values() if self._is_to_do(job, folders, progress)]
+        progress.begin(len(todo))
+        return todo
+
+    def _is_to_do(self, job: Job, folders: Folders, progress: Progress) -> bool:
+        folder = RunFolder(job.config, job.fingerprint, folders)
+        progress.folders[job.fingerprint] = folder.path
+        try:
+            found = folder.finished(job.config.rounds)
+        except ConfigError as error:
+            progress.add_failure(job.name, _with_command(str(error), job))
+            return False
+        progress.found += found is not None
+        return found is None
+
+    def _one_by_one(self, jobs: list[Job], progress: Progress) -> list[JobReturn]:
+        returned: list[JobReturn] = []
+        for number, job in enumerate(jobs):
+            progress.say(running=job.name)
+            returned += self.launcher.launch([job.words], initial_job_idx=number)
+            self._note(job, returned[-1], progress)
+        return returned
+
+    def _at_once(self, jobs: list[Job], progress: Progress) -> list[JobReturn]:
+        """All jobs to the launcher together; their folders tell how far they are."""
+        if not jobs:
+            return []
+        paths = [progress.folders[job.fingerprint] for job in jobs]
+        with Watch(progress, paths) as watch:
+            try:
+                returned = list(self.launcher.launch([job.words for job in jobs], initial_job_idx=0))
+            except Exception as error:  # a worker that died takes the launcher's call with it, not the others' results
+                for job, path in zip(jobs, paths):
+                    status = watch.status(path)
+                    if status not in DONE:
+                        reason = f"{status or 'not done'} when the launcher ended: {_say(error)}"
+                        progress.add_failure(job.name, _with_command(reason, job))
+                    else:
+                        progress.add_done(status)
+                return []
+        for job, each in zip(jobs, returned):
+            self._note(job, each, progress)
+        return returned
+
+    def _note(self, job: Job, returned: JobReturn, progress: Progress) -> None:
+        value: Any = returned._return_value  # the property would raise a failed job's exception
+        if isinstance(value, Interrupted):
+            raise value
+        if returned.status is JobStatus.COMPLETED:
+            progress.add_done(value["status"])  # a sweep's runs return their whole result to this sweeper
+        elif isinstance(value, Busy):
+            self.busy.append(job)
+        else:
+            progress.add_failure(job.name, _with_command(_say(value), job))
+
+    def _wait(self, progress: Progress) -> list[Job]:
+        """Until other processes have ended some of the runs that they are at: those that they have not finished."""
+        if self.busy:
+            progress.wait(len(self.busy))
+        free: list[Job] = []
+        while self.busy and not free:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            free = [job for job in self.busy if not RunFolder(job.config, job.fingerprint).is_busy()]
+        ended = {job.fingerprint for job in free}
+        self.busy = [job for job in self.busy if job.fingerprint not in ended]
+        return [job for job in free if self._is_to_do(job, Folders(), progress)]
+
+
+def _with_command(reason: str, job: Job) -> str:
+    """Why a run failed, and how to run it alone."""
+    return f"{reason}\n    alone: python -m fedexp {shlex.join(job.words)}"
+
+
+def _say(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
+
+
+# Hydra instantiates only plugins whose name begins with hydra_plugins.
+Plugins.instance().class_name_to_class["hydra_plugins.fedexp.Sweep"] = FedexpSweeper

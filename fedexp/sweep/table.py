@@ -1,0 +1,240 @@
+"""A published table as a sweep: rows x columns x seeds, each cell a list of overrides.
+
+A table file (conf/table/) says which `rows` and `columns` there are. Each is a list of mappings from a
+config key to its value; a list of values stands for several rows or columns, two lists in one mapping
+for their product. Words of their own in such a mapping:
+
+    label      how it is called; by default the values that tell it from the others
+    measure    what is read from its runs, where it is not the table's own measure
+    published  columns of the published csv that name its cells otherwise than the config does
+    columns    (rows only) the columns of this row, where it does not have all of them
+    reference  overrides of the run that a `reduction` is measured against
+    where      which line of information.csv is read (measure: information)
+
+In label and published, "{partition.target}" stands for that key's value. Each cell is run once for each of
+`seeds`, values of the key that `repeats` names: the seed, or what else draws anew (partition.distribution).
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedexp.config.fingerprint import DRAWS
+from fedexp.errors import ConfigError, nearest, require
+
+KINDS = ("final", "best", "last", "rounds_to", "reduction", "information")
+_OWN_WORDS = {"label", "measure", "published", "columns", "reference", "where"}
+_CSV_COLUMNS = {
+    "dataset": "dataset", "partition": "partition", "algorithm": "algorithm", "model": "model",
+    "clients": "clients", "clients_per_round": "participants",
+}  # fmt: skip
+_SHORT = {
+    "clients": "N", "clients_per_round": "K", "local.epochs": "E", "local.batch_size": "B", "rounds": "T",
+}  # fmt: skip
+_NAMES = ("dataset", "partition", "algorithm", "model")  # said by their value alone
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is read from a run. final: the last accuracy; best: the highest, within `argument` rounds where
+    given; last: the mean of the last `argument` evaluations; rounds_to: the first round with accuracy
+    `argument`; reduction: by how much the reference's final accuracy is higher; information: the column
+    `argument` of the line of information.csv whose columns have the values of `where`.
+    """
+
+    kind: str
+    argument: Any = None
+    where: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, said: Any) -> "Measure":
+        """From `final` or `{rounds_to: 0.8}`."""
+        kind, argument = next(iter(said.items())) if isinstance(said, Mapping) and said else (said, None)
+        require(kind in KINDS, "table.measure", said, nearest(str(kind), KINDS))
+        needs = kind in ("last", "rounds_to", "information")
+        require(not needs or argument is not None, "table.measure", said, f"must be {{{kind}: ...}}")
+        return cls(kind, argument)
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is a fraction, shown as percent."""
+        return self.kind in ("final", "best", "last", "reduction")
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.kind in ("final", "best", "last")
+
+    @property
+    def words(self) -> str:
+        return {
+            "final": "final accuracy, %",
+            "best": "best accuracy, %" if self.argument is None else f"best accuracy within {self.argument} rounds, %",
+            "last": f"mean accuracy of the last {self.argument} evaluations, %",
+            "rounds_to": f"rounds to {self.argument:.0%}" if self.kind == "rounds_to" else "",
+            "reduction": "accuracy below the reference, percentage points",
+            "information": str(self.argument).replace("_", " "),
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row or a column: its overrides by key, and its own words."""
+
+    overrides: dict[str, Any]
+    label: str
+    words: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the table. `published`: the values of csv columns that only its published row has."""
+
+    row: str
+    column: str
+    overrides: dict[str, Any]
+    measure: Measure
+    published: dict[str, str]
+    reference: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} {self.column}".strip()
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    paper: str | None
+    seeds: list[int]
+    cells: list[Cell]
+    program: str | None = None  # the module that makes its runs, where a sweep does not
+    compare: str = "columns"  # which peers compare: the columns of a row, or the rows of a column
+    repeats: str = "seed"  # the key that takes the values in `seeds`
+
+    @classmethod
+    def read(cls, node: DictConfig) -> "Table":
+        """From the `table` node of a composed config; `select` keeps the cells whose name it is found in."""
+        plain: Any = OmegaConf.to_container(node, resolve=True)
+        known = {
+            "name", "title", "paper", "program", "measure", "seeds", "select", "published", "reference", "compare",
+            "rows", "columns", "repeats",
+        }  # fmt: skip
+        for key in plain:
+            require(key in known, f"table.{key}", plain[key], f"no such key; {nearest(key, known)}")
+        for key in ("name", "rows"):
+            require(bool(plain.get(key)), f"table.{key}", plain.get(key), "must be given")
+        columns = _lines(plain.get("columns", []), "columns")
+        cells = []
+        for row in _lines(plain["rows"], "rows"):
+            own = _lines(row.words["columns"], "columns") if "columns" in row.words else columns
+            require(bool(own), "table.columns", None, f"must be given, as row {row.label} has none of its own")
+            cells += [_cell(plain, row, column) for column in own]
+        cells = _selected(cells, plain.get("select"))
+        seeds = plain.get("seeds", [0])
+        seeds = seeds if isinstance(seeds, list) else [seeds]
+        require(bool(seeds), "table.seeds", seeds, "must name at least one")
+        compare = plain.get("compare", "columns")
+        require(compare in ("columns", "rows"), "table.compare", compare, "must be columns or rows")
+        repeats = plain.get("repeats", "seed")
+        require(repeats in DRAWS, "table.repeats", repeats, f"must be one of {', '.join(DRAWS)}")
+        return cls(
+            plain["name"],
+            plain.get("title", plain["name"]),
+            plain.get("paper"),
+            seeds,
+            cells,
+            plain.get("program"),
+            compare,
+            repeats,
+        )
+
+    @property
+    def repetitions(self) -> str:
+        """What `seeds` are called: seeds, distributions."""
+        return f"{self.repeats.rpartition('.')[2]}s"
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+
+def _lines(said: Any, which: str) -> list[Line]:
+    """Expand lists of values into products, and label each line by what tells it from the others."""
+    said = said if isinstance(said, list) else [said]
+    expanded: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for entry in said:
+        if not isinstance(entry, dict):
+            raise ConfigError(f"table.{which}", entry, "must be a mapping from config keys to values")
+        words = {key: value for key, value in entry.items() if key in _OWN_WORDS}
+        keys = {key: value if isinstance(value, list) else [value] for key, value in entry.items() if key not in words}
+        expanded += [(dict(zip(keys, values)), words) for values in itertools.product(*keys.values())]
+    labels = _labels([overrides for overrides, _ in expanded])
+    return [
+        Line(overrides, _fill(words["label"], overrides) if "label" in words else label, words)
+        for (overrides, words), label in zip(expanded, labels)
+    ]
+
+
+def _labels(lines: list[dict[str, Any]]) -> list[str]:
+    """As few values of each line as tell them all apart."""
+    keys = dict.fromkeys([*_NAMES, *(key for line in lines for key in line)])
+    labels = [""] * len(lines)
+    for key in keys:
+        more = [_join(label, _say(key, line[key]) if key in line else "") for label, line in zip(labels, lines)]
+        if labels == [""] * len(lines) or len(set(more)) > len(set(labels)):
+            labels = more
+    return labels
+
+
+def _say(key: str, value: Any) -> str:
+    return str(value) if key in _NAMES else f"{_SHORT.get(key, key.rsplit('.', 1)[-1])}={value}"
+
+
+def _join(label: str, more: str) -> str:
+    return f"{label} {more}".strip()
+
+
+def _fill(text: str, overrides: dict[str, Any]) -> str:
+    return re.sub(r"\{([\w.]+)\}", lambda found: str(overrides.get(found[1], found[0])), text)
+
+
+def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
+    overrides = {**row.overrides, **column.overrides}
+    measure = Measure.parse(column.words.get("measure") or row.words.get("measure") or plain.get("measure", "final"))
+    published = {csv: str(overrides[key]) for key, csv in _CSV_COLUMNS.items() if key in overrides}
+    if measure.kind == "rounds_to":
+        published["metric"] = f"rounds_to_{100 * measure.argument:g}_percent"
+    elif measure.kind == "information":
+        where = {key: _fill(str(value), overrides) for key, value in row.words.get("where", {}).items()}
+        measure = replace(measure, where=where)
+        published["metric"] = measure.argument
+    for said in (plain.get("published"), row.words.get("published"), column.words.get("published")):
+        published |= {key: _fill(str(value), overrides) for key, value in (said or {}).items()}
+    reference = None
+    if measure.kind == "reduction":
+        said = {}
+        for place in (plain, row.words, column.words):
+            said |= place.get("reference") or {}
+        reference = {**overrides, **said}
+    return Cell(row.label, column.label, overrides, measure, published, reference)
+
+
+def _selected(cells: list[Cell], expression: str | None) -> list[Cell]:
+    if expression is None:
+        return cells
+    try:
+        chosen = [cell for cell in cells if re.search(expression, cell.name)]
+    except re.error as error:
+        raise ConfigError("table.select", expression, f"is no regular expression ({error})") from error
+    names = ", ".join(cell.name for cell in cells[:3])
+    require(bool(chosen), "table.select", expression, f"no cell's name contains it; names are like: {names}")
+    return chosen

@@ -1,0 +1,115 @@
+"""Unequal and unreliable devices on a virtual clock.
+
+A client's round takes M_down / b + (examples that it goes through) c + M_up / (r b) seconds, with its own seconds an
+example c and bandwidth b, drawn once for all rounds: log-normal around the medians, as FedScale's devices are (Lai et
+al., ICML 2022), its speeds without a trace. M_down and M_up are the bytes that really cross, compressed or not. A round
+lasts until the slowest of those who answer has done so, or until the deadline where anyone misses it. Surveys, and what
+the server computes, take no time.
+
+Stragglers are those of FedProx (Li et al., MLSys 2020): of the K clients of a round, round(K (1 - share)) do all their
+epochs; each other one as many as are drawn for it, from 1 to all but one.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedexp.bounds import Above, AtLeast, OneOf, Within
+from fedexp.engine import Context
+from fedexp.errors import require
+from fedexp.randomness import generator
+from fedexp.system.none import Ideal
+
+
+class Device(NamedTuple):
+    """Seconds an example of local training, and bytes a second to and from the server."""
+
+    seconds_per_example: float
+    down: float
+    up: float
+
+    def seconds(self, examples: int, down: float, up: float) -> float:
+        """How long a round takes that goes through so many examples, with so many bytes down and up."""
+        return down / self.down + examples * self.seconds_per_example + up / self.up
+
+
+@dataclass(frozen=True)
+class Devices(Ideal):
+    """dropout: probability that a client fails after its download. stragglers: share of a cohort that does less work;
+    partial_work: aggregate it, or drop it as a failure (so FedProx's authors run FedAvg). deadline: seconds.
+
+    seconds_per_example, bandwidth (down, bytes a second): medians over clients; *_spread: standard deviations of their
+    logarithms; 0: all are equal. upload_ratio: bandwidth up over that down. jitter: the like of a spread, drawn for
+    every round anew, on computing time. Nothing failing or late, weights are those without a system.
+    """
+
+    dropout: Annotated[float, Within(0, 1)] = 0.0
+    stragglers: Annotated[float, Within(0, 1)] = 0.0
+    partial_work: Annotated[str, OneOf("aggregate", "drop")] = "aggregate"
+    deadline: Annotated[float | None, Above(0)] = None
+    seconds_per_example: Annotated[float, AtLeast(0)] = 0.005
+    speed_spread: Annotated[float, AtLeast(0)] = 0.6
+    bandwidth: Annotated[float, Above(0)] = 1e6
+    bandwidth_spread: Annotated[float, AtLeast(0)] = 1.0
+    upload_ratio: Annotated[float, Above(0)] = 0.25
+    jitter: Annotated[float, AtLeast(0)] = 0.0
+
+    clock = True
+
+    @property
+    def reliable(self) -> bool:
+        return self.dropout == 0 and self.stragglers == 0 and self.deadline is None
+
+    def check(self, ctx: Context) -> None:
+        asked = _asked(ctx)
+        require(
+            self.stragglers == 0 or asked >= 2, "system.stragglers", self.stragglers,
+            f"do from 1 to all but one of local.{'steps' if ctx.local.steps else 'epochs'}={asked}; ask for 2 at least",
+        )  # fmt: skip
+
+    def work(self, ids: Tensor, ctx: Context, number: int) -> Tensor | None:
+        if self.dropout == 0 and self.stragglers == 0:
+            return None
+        work = torch.full((len(ids),), _asked(ctx))
+        order = torch.randperm(len(ids), generator=generator(ctx.seed, "stragglers", number))
+        for row in order[round(len(ids) * (1 - self.stragglers)) :].tolist():
+            draw = generator(ctx.seed, "work", number, int(ids[row]))
+            less = int(torch.randint(1, _asked(ctx), (), generator=draw))
+            work[row] = less if self.partial_work == "aggregate" else 0
+        for row, client in enumerate(ids.tolist()):
+            if torch.rand((), generator=generator(ctx.seed, "dropout", number, client)) < self.dropout:
+                work[row] = 0
+        return work
+
+    def seconds(self, client: int, examples: int, down: float, up: float, ctx: Context, number: int) -> float:
+        return self.device(client, ctx.seed, number).seconds(examples, down, up)
+
+    def answers(
+        self, ids: Tensor, examples: list[int], failed: int, down: float, up: float, ctx: Context, number: int
+    ) -> tuple[Tensor, float]:
+        seconds = torch.tensor([
+            self.seconds(client, count, down, up, ctx, number)
+            for client, count in zip(ids.tolist(), examples)
+        ], dtype=torch.float64)  # fmt: skip
+        if self.deadline is None:
+            return super().answers(ids, examples, failed, down, up, ctx, number)[0], float(max(seconds, default=0.0))
+        in_time = seconds <= self.deadline
+        everyone = failed == 0 and bool(in_time.all())
+        return in_time, float(seconds.max()) if everyone else self.deadline
+
+    def device(self, client: int, seed: int, number: int | None = None) -> Device:
+        """A client's device: in a round (from 0) with its jitter."""
+        own = torch.randn(2, generator=generator(seed, "system", client), dtype=torch.float64).tolist()
+        slower = self.speed_spread * own[0]
+        if number is not None and self.jitter:
+            slower += self.jitter * float(torch.randn((), generator=generator(seed, "jitter", number, client)))
+        down = self.bandwidth * math.exp(self.bandwidth_spread * own[1])
+        return Device(self.seconds_per_example * math.exp(slower), down, self.upload_ratio * down)
+
+
+def _asked(ctx: Context) -> int:
+    """How many epochs, or steps, each client is asked for."""
+    return ctx.local.epochs if ctx.local.steps is None else ctx.local.steps

@@ -1,0 +1,162 @@
+"""The hand-written loops do what fedexp does, or are left out; each loop counts its own examples."""
+
+import itertools
+import multiprocessing
+import re
+
+import pytest
+import torch
+from hydra import initialize_config_dir
+
+from fedexp.cli import bench, carry_out
+from fedexp.cli.bench import CASES, OurLoop, jobs_and_rounds, measure, peak_memory
+from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
+from fedexp.config.compose import CONF, Composer, composed
+from fedexp.errors import ConfigError
+from fedexp.sweep.jobs import sweeps
+
+SMALL = ["model.hidden=16", "partition=iid", "clients=10", "clients_per_round=10", "hardware=cpu", "tracking=none"]
+
+
+def config(*words):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return Composer()([*SMALL, *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "examples"),
+    [
+        (["local.epochs=2", "local.batch_size=50"], 2 * 1437),
+        (["local.steps=2", "local.batch_size=50"], 2 * 50 * 10),
+        (["local.steps=4", "local.batch_size=50"], 1437 + 50 * 10),  # three steps are an epoch
+        (["local.epochs=2", "local.batch_size=50", "local.drop_last=true"], 2 * 100 * 10),
+        (["local.steps=3", "local.batch_size=50", "local.drop_last=true", "local.lr_decay=0.5"], 150 * 10),
+        (["local.steps=5", "local.max_grad_norm=0.1", "local.weight_decay=0.1"], 50 * 10),
+        (["local.steps=5", "local.optimizer=adam", "local.lr=0.001", "hardware.precision=float64"], 50 * 10),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+@pytest.mark.parametrize("loop", [PlainLoop, Floor])
+def test_the_hand_written_loops_do_the_same_work(loop, words, examples):
+    ours = OurLoop(config("hardware.workers=1", *words))
+    ours.enter(0)
+    plain = loop(ours.config, ours.ctx)
+    for name, value in ours.state["params"].items():
+        plain.weights[name].copy_(value)
+    before = plain.weights["head.weight"].clone()
+    for _ in range(2):  # all clients train in each
+        ours.round(), plain.round()
+        assert plain.examples == ours.examples == examples
+    ours.close(), plain.close()
+    assert not torch.allclose(plain.weights["head.weight"], before, atol=1e-4)
+    for name, value in ours.state["params"].items():
+        torch.testing.assert_close(plain.weights[name], value, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["algorithm=fedprox", "+dataset.transform.crop=8", "+dataset.transform.flip=true", "+dataset.transform.rotate=5",
+     "algorithm=clusamp", "server_optimizer=adam", "server_optimizer.lr=0.5", "compression=top_k"],
+)  # fmt: skip
+def test_what_the_hand_written_loops_do_not_do_is_only_timed(words):
+    assert does_the_same(config())
+    assert not does_the_same(config(words))
+
+
+def test_the_plain_loop_has_full_precision_only():
+    found = measure(config("hardware.precision=bfloat16", "hardware.workers=1", "local.steps=1"), 1, fast=False)
+    assert found["plain"] is None and found["floor"] is not None
+
+
+def test_which_cases_and_how_many_rounds_of_them():
+    assert jobs_and_rounds([]) == (CASES, 3)
+    assert jobs_and_rounds(["rounds=5"]) == (CASES, 5)
+    assert jobs_and_rounds(["D", "local.epochs=2", "rounds=4"]) == ({"D": [*CASES["D"], "local.epochs=2"]}, 4)
+    assert jobs_and_rounds(["dataset=made", "rounds=4"]) == ({"composed": ["dataset=made", "rounds=4"]}, 3)
+    for wrong in ("abc", "0", "-1", "1.5"):
+        with pytest.raises(ConfigError, match=f"rounds={wrong}: must be a number of at least 1"):
+            jobs_and_rounds(["A", f"rounds={wrong}"])
+
+
+SWEEPS = [
+    (["+table=fedcat_1"], "table=fedcat_1: stands for many runs, and this program takes one: give a run's own keys"),
+    (["+scale=quick"], "scale=quick: stands for many runs"),
+    (["algorithm=fedavg,fedprox"], "algorithm=fedavg,fedprox: stands for many runs, and this program takes one: give"),
+    (["seed=range(3)"], "seed=range(3): stands for many runs"),
+    (["-m", "seed=1"], "words=-m: stands for many runs, and this program takes one: leave it out"),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "said"),
+    [
+        *((program, *case) for program in ("partition", "study") for case in SWEEPS),
+        ("bench", ["A", *SWEEPS[0][0]], "table="),
+    ],
+)
+def test_the_programs_of_one_run_refuse_a_sweep(capsys, program, words, said):
+    assert carry_out(program, words) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"fedexp: {said}")
+    assert output.out == ""
+
+
+def test_a_cell_of_a_table_is_one_run():
+    """Its words say which table and scale it is of."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        words = sweeps(["+table=fedcat_3", "+scale=quick", "tracking=none"])[0].jobs[0].words
+    config = composed(words)
+    assert (config.table.name, config.scale.name, config.rounds) == ("fedcat_3", "quick", 5)
+
+
+def _hold(megabytes, pipe):
+    held = torch.ones(megabytes, 250_000)  # a million bytes a row
+    pipe.send(len(held))
+    pipe.recv()
+
+
+def test_peak_memory_is_the_sum_over_processes():
+    alone = peak_memory()
+    assert 0.05 < alone < 20
+    pipes = []
+    for _ in range(2):
+        ours, theirs = multiprocessing.Pipe()
+        multiprocessing.get_context("spawn").Process(target=_hold, args=(200, theirs), daemon=True).start()
+        pipes.append(ours)
+    for pipe in pipes:
+        assert pipe.recv() == 200
+    assert peak_memory() - alone > 2 * 0.2
+    for pipe in pipes:
+        pipe.send(None)
+    for child in multiprocessing.active_children():
+        child.join(60)
+    assert peak_memory() - alone < 0.2  # it falls again
+
+
+def test_a_run_s_time_is_that_of_its_stages_rounds_and_evaluations(monkeypatch):
+    """A clock that ticks once a look: each thing that is timed takes a second."""
+    ticks = itertools.count()
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: float(next(ticks)))
+    found = measure(config("local.steps=2", "hardware.workers=1", "rounds=8", "evaluate.every=4"), 2, fast=False)
+    assert found["run"] == 8 * (1 + 1 / 4)
+    assert found["plain"] == found["floor"] == (1, 1, 1)
+    assert found["speed"] == 2 * 10 * 10
+    stages = ["algorithm=fedavg_pretrained", "algorithm.pretraining_epochs=5", "algorithm.pretraining_batch_size=500"]
+    found = measure(config(*stages, "local.steps=1", "hardware.workers=1", "rounds=8"), 1, fast=True)
+    assert found["run"] == 5 * 1 + 8 * (1 + 1)
+    assert found["plain"] is None and found["floor"] is None
+
+
+def test_the_command_prints_its_table(capsys):
+    assert carry_out("bench", [*SMALL, "local.steps=2", "hardware.workers=1"]) == 0
+    said = capsys.readouterr().out
+    assert "composed: " in said and "times the plain loop" in said and "(60" in said
+
+
+def test_a_sweep_s_hours_are_told_run_by_run(capfd):
+    """Each kind of run is measured once: seeds are alike."""
+    words = [*SMALL, "algorithm=fedavg,fedprox", "seed=0,1", "local.steps=1", "hardware.workers=1", "rounds=2"]
+    assert carry_out("bench", words) == 0
+    said = capfd.readouterr().out
+    assert said.count("a round of") == 2
+    assert re.search(r"all\s+│ 4 ", said)

@@ -1,0 +1,44 @@
+"""python -m fedexp partition."""
+
+import pytest
+
+from fedexp.cli import carry_out
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_table_shows_every_client_and_the_emd(capfd):
+    assert carry_out("partition", ["partition=shards2", "clients=10"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert "mean EMD 1.6" in lines[0] and max(map(len, lines)) <= 80
+    assert lines[2].split() == ["client", *map(str, range(10)), "all", "EMD"]
+    clients = [line.split() for line in lines[4:] if line.strip()]
+    assert [words[0] for words in clients] == [*map(str, range(10))]
+    assert all(sum(map(int, words[1:-2])) == int(words[-2]) and len(words) <= 6 for words in clients)
+
+
+def test_many_classes_are_said_in_words(capfd):
+    words = ["dataset=made", "dataset.classes=40", "dataset.train=4000", "partition=shards1", "clients=40"]
+    assert carry_out("partition", words) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "examples of class:count" in lines[2]
+    clients = [line.split() for line in lines[4:] if line.strip()]
+    assert len(clients) == 40
+    for words in clients:
+        assert sum(int(word.partition(":")[2]) for word in words[1:-2]) == int(words[-2])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["partition=dirr"], "did you mean dir?"),
+        (["partition=dir", "partition.alpha=-1"], "partition.alpha=-1"),
+        (["paper=fedcat", "dataset=svhn"], "paper=fedcat: gives no model for svhn; name one with model=NAME"),
+    ],
+)
+def test_bad_settings_are_said(capfd, words, said):
+    assert carry_out("partition", words) == 2
+    assert said in capfd.readouterr().err

@@ -1,0 +1,131 @@
+"""`python -m fedexp report`: what it writes, what it leaves out, what it refuses."""
+
+import pytest
+import yaml
+from composing import asked
+from omegaconf import OmegaConf
+from recorded import leave_run
+
+from fedexp.cli import carry_out
+
+
+def report(*words):
+    return carry_out("report", [*map(str, words)])
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedcat", "local.lr=0.1,0.2", "seed=0,1", f"output_root={tmp_path}")
+    for number, job in enumerate(sweep.jobs):
+        leave_run(job, [0.1, 0.5 + 0.02 * number])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"algorithm: {name: x}", "its config.yaml lacks dataset, partition, model, selection"),
+        (b"- 1", "its config.yaml lacks all keys"),
+        (b"seed: 0\nmeasures: 3\nalgorithm: 1", "lacks dataset, partition, model, algorithm, selection, "),
+        (b"a: [", "its config.yaml cannot be read"),
+        (b"\xff\xfe", "its config.yaml cannot be read"),
+    ],
+)
+def test_a_folder_that_holds_no_run_is_left_out_by_name_and_reason(outputs, text, why, caplog, capsys):
+    (outputs / "odd").mkdir()
+    (outputs / "odd" / "config.yaml").write_bytes(text)
+    assert report(outputs) == 0
+    assert "8 runs, 4 settings" in capsys.readouterr().out
+    (said,) = caplog.messages
+    assert said.startswith(f"{outputs}/odd is left out: ") and why in said
+
+
+def test_a_run_of_an_older_version_is_left_out_by_name_and_reason(outputs, caplog, capsys):
+    path = next(outputs.glob("*-fedcat-*")) / "config.yaml"
+    old = OmegaConf.to_container(OmegaConf.load(path))
+    for key in ("selection", "server_optimizer", "compression", "privacy"):
+        del old[key]
+    old["evaluate_every"] = old.pop("evaluate")["every"]
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create(old)))
+    assert report(outputs) == 0
+    assert "7 runs, 4 settings" in capsys.readouterr().out
+    (said,) = caplog.messages
+    assert f"{path.parent} is left out: it is of another version of fedexp" in said
+    assert said.endswith("its config.yaml lacks selection, server_optimizer, compression, privacy, evaluate")
+
+
+def test_a_stranger_s_config_is_read_as_it_stands(outputs, monkeypatch, capsys):
+    """No interpolation is resolved, which could tell what is in the environment; no module is imported on its word."""
+    monkeypatch.setenv("FEDEXP_SECRET", "swordfish")
+    monkeypatch.chdir(outputs)
+    monkeypatch.syspath_prepend(str(outputs))
+    path = next(outputs.glob("*-fedcat-*")) / "config.yaml"
+    (path.parent / "planted.py").write_text("open('planted', 'w').close()\ndef mine(): pass\n")
+    config = OmegaConf.to_container(OmegaConf.load(path))
+    config["local"]["lr"] = "${oc.env:FEDEXP_SECRET}"
+    config["model"]["_target_"] = f"{path.parent.name}.planted.mine"
+    path.write_text(yaml.safe_dump(config))
+    assert report(outputs) == 0
+    files = (outputs / "reports/runs").iterdir()
+    written = b"".join(file.read_bytes() for file in files).decode(errors="ignore") + capsys.readouterr().out
+    assert "${oc.env:FEDEXP_SECRET}" in written and "swordfish" not in written
+    assert not (outputs / "planted").exists()
+
+
+def test_a_table_of_which_nothing_composes_overwrites_no_report(tmp_path, capsys):
+    assert report("table=fedcat_1", "rounds=x", "--to", str(tmp_path / "reports")) == 2
+    assert "'x'" in capsys.readouterr().err
+    assert not (tmp_path / "reports").exists()
+
+
+def test_the_command_writes_every_format(outputs, capsys):
+    assert report(outputs) == 0
+    said = capsys.readouterr().out
+    assert "63.00 ± 1.41" in said
+    written = {path.suffix for path in (outputs / "reports/runs").iterdir()}
+    assert written == {".csv", ".html", ".md", ".tex", ".png", ".pdf"}
+    assert report(outputs) == 0  # a report is no run
+
+
+def test_the_command_reports_a_table(tmp_path, capsys):
+    (sweep,) = asked("+table=fedcat_3", f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.51])
+    assert report("table=fedcat_3", f"output_root={tmp_path}") == 0
+    assert "51.00" in capsys.readouterr().out
+    assert "51.01" in (tmp_path / "reports/fedcat_3/fedcat_3.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere/at/all"], "neither a folder"),
+        (["table=fedcat_9"], "fedcat_9"),
+        (["rounds=3"], "name a table"),
+        (["table=3"], "table=3: names no option; known: cadis_1"),
+        (["table=fedcat_1", "table.seed=3"], "table.seed=3: no such key; did you mean seeds?"),
+        (["table=fedcat_1", "+scale=quick", "scale.seeds=0"], "scale.seeds=0: must be at least 1"),
+        (["table=fedcat_1", "table.seeds=[]"], "table.seeds=[]: must name at least one"),
+        (["table=fedcat_3", "--to", __file__], f"--to={__file__}: cannot be written to"),
+        (["table=fedcat_1", "round=3"], "round=3: no such key; did you mean rounds?"),
+        (["table=fedcat_3", "algorithm.muu=3"], "algorithm.muu=3: no such key; known: _target_, "),
+    ],
+)
+def test_what_cannot_be_reported_is_said(words, said, capsys):
+    assert report(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{outputs}"], "--dashboard={outputs}: is of a table's runs in wandb, not of folders; say table=NAME instead"),
+        (["table=fedcat_3", "{outputs}"], "--dashboard={outputs}: is of a table's runs in wandb, not of folders"),
+        (["table=fedcat_3", "--to", "here"], "--to=here: --dashboard writes no files"),
+    ],
+)
+def test_a_dashboard_of_files_is_refused(outputs, words, said, capsys):
+    assert report(*(word.format(outputs=outputs) for word in words), "--dashboard") == 2
+    output = capsys.readouterr()
+    assert said.format(outputs=outputs) in output.err
+    assert output.out == ""
+    assert not (outputs / "reports").exists()

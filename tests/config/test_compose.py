@@ -1,0 +1,59 @@
+"""Fast composition gives what Hydra gives."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from fedexp.config.compose import CONF, Composer, word
+from fedexp.errors import ConfigError
+
+
+@pytest.fixture
+def composer():
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield Composer()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dataset=mnist", "partition=dir0.1", "clients=7"],
+        ["algorithm=fedcat", "algorithm.epsilon=0.25", "local={epochs: 2}", "+dataset.source='a copy, of sorts'"],
+        ["seed=3", "local.lr=1", "hardware.workers=2", "local={epochs: 2}", "targets=[1]", "measures.divergence=null"],
+        ["partition.alpha=0.7", "seed=3"],
+        ["dataset=mnist", "~dataset.download", "targets=[0.5,0.9]", "++partition.alpha=3", "partition.min_size=null"],
+    ],
+)
+def test_it_is_what_hydra_composes(composer, words):
+    composer(["dataset=mnist", "clients=9"])  # what is remembered must not leak
+    for _ in range(2):
+        config = composer(words)
+        assert OmegaConf.to_container(config) == OmegaConf.to_container(compose("config", overrides=words))
+        assert composer.plain(words, config) == OmegaConf.to_container(config, resolve=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["algorithm=nothing"], "Could not find 'algorithm/nothing'"),
+        (["clientz=3"], "clientz"),
+        (["clients=many"], "could not be converted to Integer"),
+        (["~dataset.nothing"], "nothing"),
+    ],
+)
+def test_what_cannot_be_composed_is_said(composer, words, said):
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=said):
+            composer(words)
+
+
+@pytest.mark.parametrize("value", [3, 0.5, None, True, "plain", "with (signs), 'quotes' and=more", [1, 2], "a\\b"])
+def test_a_word_is_read_back_as_it_was(composer, value):
+    assert composer([word("+dataset.source", value)]).dataset.source == value
+
+
+@pytest.mark.parametrize(
+    ("words", "targets"), [("targets=0.8", [0.8]), ("++targets=1", [1.0]), ("targets=[0.7,0.8]", [0.7, 0.8])]
+)
+def test_a_bare_number_is_a_list_of_one(composer, words, targets):
+    assert composer([words]).targets == targets

@@ -1,0 +1,100 @@
+"""One run over several processes: real ones, which torchrun starts."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import SMALL, only_folder, result, run, same_results, wait_for_rounds
+
+from fedexp import launch
+from fedexp.engine import ranks
+from fedexp.errors import ConfigError
+from fedexp.settings import Hardware
+
+FEW = ["dataset=made", "dataset.shape=[1,8,8]", "dataset.train=600", "dataset.test=60", "partition=classes2"]
+COHORT = [*SMALL, *FEW, "clients_per_round=5", "hardware.workers=2"]  # of one thread each
+ONE_AFTER_ANOTHER = "import sys, fedexp\nfor words in sys.argv[1:]: fedexp.run(words)\n"
+NOTED = """
+import os, sys
+from pathlib import Path
+Path(sys.argv.pop(1), os.environ["RANK"]).write_text(str(os.getpid()))
+from fedexp.main import main
+main()
+"""
+
+
+def torchrun(folder, script, *words):
+    """Two processes that carry out the script."""
+    path = folder / "script.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", path, *words]
+    home = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(home)}
+    return subprocess.Popen(
+        command, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_two_processes_give_what_one_gives_and_one_goes_on(tmp_path, monkeypatch):
+    """To the bit, whatever clients remember, in a cohort that two cannot share evenly. Two rounds in two processes and
+    two more in one are four in one."""
+    kinds = {"fedavg": ["rounds=2"], "scaffold": ["algorithm=scaffold", "rounds=3"]}
+    lines = [" ".join([*COHORT, *words, f"output_root={tmp_path / name}"]) for name, words in kinds.items()]
+    job = torchrun(tmp_path, ONE_AFTER_ANOTHER, *lines)
+    said = job.communicate(timeout=120)[0]
+    assert job.returncode == 0, said
+    assert said.count("round 2/2") == 1, "the first process alone prints"
+    for name, more in (("fedavg", ["rounds=4"]), ("scaffold", kinds["scaffold"])):
+        assert run(monkeypatch, tmp_path / name, *COHORT, *more, *kinds[name][:-1]) == 0
+        assert run(monkeypatch, tmp_path / f"{name} whole", *COHORT, *more, *kinds[name][:-1]) == 0
+        assert same_results(tmp_path / name, tmp_path / f"{name} whole")
+    assert result(tmp_path / "fedavg")["rounds"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "another process of this run has ended"), (signal.SIGTERM, "fedexp: interrupted")],
+)
+def test_the_end_of_one_process_is_that_of_all_and_one_goes_on(tmp_path, monkeypatch, number, said):
+    words = [*COHORT, "checkpoint_seconds=0", f"output_root={tmp_path / 'runs'}"]
+    job = torchrun(tmp_path, NOTED, tmp_path, *words, "rounds=5000")
+    wait_for_rounds(tmp_path / "runs", 3, job)
+    os.kill(int((tmp_path / "1").read_text()), number)
+    told = job.communicate(timeout=60)[0]
+    assert job.returncode != 0 and told.count(said) == 1, told
+    assert result(tmp_path / "runs")["status"] == "interrupted"
+    rounds = len((only_folder(tmp_path / "runs") / "metrics.csv").read_text().splitlines()) + 2
+    for root in ("runs", "whole"):
+        assert run(monkeypatch, tmp_path / root, *COHORT, f"rounds={rounds}") == 0
+    assert same_results(tmp_path / "runs", tmp_path / "whole")
+
+
+def test_shares_are_of_about_equal_cost_and_of_a_fixed_size():
+    assert ranks.share([5, 9, 1, 7, 3], 2) == [[1, 0, 2], [3, 4]]
+    assert ranks.share([5], 3) == [[0], [], []]
+
+
+def test_how_a_process_was_started(monkeypatch):
+    assert (launch.count(), launch.rank(), launch.is_first()) == (1, 0, True)
+    monkeypatch.setenv("RANK", "3")
+    assert launch.is_first(), "alone"
+    for name, value in {"WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2, "LOCAL_RANK": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert (launch.count(), launch.rank(), launch.local_count(), launch.local_rank()) == (4, 3, 2, 1)
+    assert not launch.is_first()
+    assert Hardware().worker_count == max(1, Hardware().cores // 2)
+    with pytest.raises(ConfigError, match=r"hardware\.device=cuda:1: .* use cuda"):
+        Hardware(device="cuda:1")
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ConfigError, match="WORLD_SIZE=two: must be a whole number"):
+        launch.count()
+
+
+def test_a_sweep_is_refused(monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(monkeypatch, tmp_path, "-m", "seed=0,1") == 2
+    assert "WORLD_SIZE=2: torchrun is for one run" in capfd.readouterr().err

@@ -1,0 +1,34 @@
+"""Every option of conf/algorithm and of its parts, as small a run as it goes."""
+
+from program import SMALL
+
+from fedexp.config.compose import CONF
+
+WORDS = [
+    *SMALL, "dataset=made", "dataset.shape=[1,8,8]", "dataset.train=300", "dataset.test=60", "clients=5",
+    "clients_per_round=2", "rounds=2", "local.batch_size=8", "local.steps=1",
+]  # fmt: skip
+_MORE = {
+    "fedconcat": ["algorithm.encoder_rounds=1"],
+    "fedconcat_id": ["algorithm.clustering.random_inputs=200"],
+    "fedgen": ["algorithm.server_steps=5"],
+    "data_sharing": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
+    "pfedme": ["local.lr=0.05"],
+    "fedavg_pretrained": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
+}
+ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
+_WITH = {  # of parts
+    "full": "clients_per_round=5", "adaptive_clipping": "privacy.noise_multiplier=0.1",
+    "devices": "system.dropout=0.3 system.deadline=1.5", "stragglers": "local.steps=2",
+}  # fmt: skip
+PARTS = [
+    f"{group}={path.stem} {_WITH.get(path.stem, '')}".strip()
+    for group in ("selection", "server_optimizer", "compression", "privacy", "system")
+    for path in sorted((CONF / group).glob("*.yaml"))
+]
+
+
+def words_of(algorithm: str) -> list[str]:
+    """The words of an option of conf/algorithm."""
+    more = [word for start, words in _MORE.items() if algorithm.startswith(start) for word in words]
+    return [*WORDS, f"algorithm={algorithm}", *more]

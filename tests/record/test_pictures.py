@@ -1,0 +1,44 @@
+"""The pictures that every run leaves: what they say, and that they can be read."""
+
+import torch
+from matplotlib.collections import PathCollection
+
+from fedexp.record import confusion, partition
+
+
+def counts(clients, classes):
+    held = torch.arange(clients * classes).view(clients, classes) % 7 * 10
+    held[0, 0] = 95
+    return held
+
+
+def ticks(axis):
+    low, high = axis.get_view_interval()
+    return [place for place in axis.get_ticklocs() if low <= place <= high]
+
+
+def test_a_partition_s_bubbles_have_a_legend_of_sizes_and_whole_ticks():
+    figure = partition.picture(counts(4, 3), "digits, dir0.1")
+    (axes,) = figure.axes
+    assert axes.get_title() == "digits, dir0.1"
+    assert ticks(axes.xaxis) == [0, 1, 2, 3] and ticks(axes.yaxis) == [0, 1, 2]
+    legend = axes.get_legend()
+    shown = [int(text.get_text().replace(",", "")) for text in legend.get_texts()]
+    assert legend.get_title().get_text() == "examples" and shown == [9, 30, 90]
+    bubbles = next(each for each in axes.collections if isinstance(each, PathCollection) and len(each.get_offsets()))
+    assert len(bubbles.get_offsets()) == int((counts(4, 3) > 0).sum())
+    largest = max(handle.get_sizes()[0] for handle in legend.legend_handles)
+    assert largest / max(bubbles.get_sizes()) * 95 == 90
+
+
+def test_a_large_partition_is_a_map():
+    figure = partition.picture(counts(100, 100), "cifar100")
+    axes, bar = figure.axes
+    assert bar.get_ylabel() == "examples" and axes.images[0].get_array().shape == (100, 100)
+    assert axes.images[0].get_array()[0, 0] == 95, "client 0, class 0"
+    assert all(float(place).is_integer() for place in (*ticks(axes.xaxis), *ticks(axes.yaxis)))
+
+
+def test_a_confusion_matrix_writes_no_zeros():
+    axes = confusion.picture(torch.tensor([[996, 4], [300, 700]]), ["a", "b"]).axes[0]
+    assert sorted(text.get_text() for text in axes.texts) == ["0.30", "0.70", "1.00"]

@@ -1,0 +1,55 @@
+"""From a command line to its runs: products of swept values, tables."""
+
+import pytest
+from composing import asked
+
+from fedexp.errors import ConfigError
+
+
+def test_an_ordinary_multirun_is_a_product():
+    (sweep,) = asked("algorithm=fedavg,fedcat", "clients_per_round=2,3", "seed=range(2)", "rounds=3")
+    assert len(sweep.jobs) == 8
+    assert sweep.jobs[0].name == "algorithm=fedavg clients_per_round=2 seed=0"
+    last = sweep.jobs[-1].config
+    assert (last.algorithm.name, last.clients_per_round, last.seed, last.rounds) == ("fedcat", 3, 1, 3)
+
+
+def test_a_multirun_is_called_alike_whenever_its_runs_are_the_same():
+    words = ["algorithm=fedavg,fedcat", "partition.alpha=0.1,0.5", "partition=dir", "rounds=3"]
+
+    def name(*words):
+        (sweep,) = asked(*words)
+        (name,) = {job.config.sweep for job in sweep.jobs}
+        return name
+
+    first = name(*words)
+    assert first.startswith("sweep-algorithm-partition.alpha-") and len(first.rpartition("-")[2]) == 6
+    assert name(*reversed(words), "hardware.workers=2", "tracking.mode=offline", "output_root=elsewhere") == first
+    assert name(*words[:-1], "rounds=4") != first
+    assert name(*words[1:], "algorithm=fedavg,fedprox") != first
+    assert name(*words, "sweep=mine") == "mine"
+    assert len(name(*(f"{key}=0.1,0.2" for key in ("local.lr", "local.momentum", "local.weight_decay")))) <= 53
+
+
+def test_the_sweep_s_name_is_no_part_of_a_run_s():
+    (sweep,) = asked("algorithm=fedavg,fedcat", "rounds=3")
+    (alone,) = asked("algorithm=fedcat", "rounds=3")
+    assert sweep.jobs[1].config.sweep != alone.jobs[0].config.sweep
+    assert sweep.jobs[1].fingerprint == alone.jobs[0].fingerprint
+
+
+def test_the_command_line_wins_over_the_table():
+    (sweep,) = asked("+table=fedcat_3", 'table.select="cifar10 dir0.1 fed(avg|cat)$"', "seed=5,6", "clients=50")
+    assert [job.config.seed for job in sweep.jobs] == [5, 6, 5, 6]
+    assert {job.config.clients for job in sweep.jobs} == {50}
+    assert {job.protocol.clients for job in sweep.jobs} == {100}
+
+
+def test_two_tables_share_their_runs():
+    first, third = asked("+table=fedcat_1,fedcat_3", 'table.select="cifar10 dir0.1 fedavg"')
+    assert [job.fingerprint for job in first.jobs] == [job.fingerprint for job in third.jobs]
+
+
+def test_keys_of_no_table_are_refused():
+    with pytest.raises(ConfigError, match="no table is chosen"):
+        asked("table.seeds=[1]")

@@ -1,0 +1,65 @@
+"""What a sweep would do, listed without doing it."""
+
+import io
+import json
+
+import pytest
+from composing import asked
+from program import run
+from recorded import leave_run
+from rich.console import Console
+
+from fedexp.sweep.plan import planned, show
+from fedexp.sweep.progress import Composing
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    (found,) = asked("algorithm=fedavg,fedcat,nothing", "seed=0,1", "rounds=4", f"output_root={tmp_path}")
+    leave_run(found.jobs[0], [0.5])
+    stopped = leave_run(found.jobs[1], [0.4], status="interrupted") / "result.json"
+    stopped.write_text(json.dumps({**json.loads(stopped.read_text()), "rounds": 2}))
+    return found
+
+
+def test_each_run_and_how_far_it_is(sweep):
+    found = {run.cells[0]: (run.done, run.state) for run in planned(sweep)}
+    assert found == {
+        "algorithm=fedavg seed=0": (True, "finished"),
+        "algorithm=fedavg seed=1": (False, "interrupted after round 2"),
+        "algorithm=fedcat seed=0": (False, "to do"),
+        "algorithm=fedcat seed=1": (False, "to do"),
+        "algorithm=nothing seed=0": (False, "cannot be composed: In 'config': Could not find 'algorithm/nothing'"),
+        "algorithm=nothing seed=1": (False, "cannot be composed: In 'config': Could not find 'algorithm/nothing'"),
+    }
+
+
+def test_cells_that_share_a_run_are_one_line(tmp_path):
+    (sweep,) = asked("+table=fedcat_3", "+scale=quick", f"output_root={tmp_path}")
+    found = planned(sweep)
+    assert len(sweep.jobs) == 24 and len(found) == 12 and all(len(run.cells) == 2 for run in found)
+
+
+def test_hours_are_added_up_where_they_are_known(sweep):
+    console = Console(file=io.StringIO(), width=100)
+    show(sweep, planned(sweep), lambda config: config.rounds / 8, console)
+    said = console.file.getvalue()
+    assert "6 runs of 6 cells, 1 done, 3 to do, 2 cannot be composed, about 1.5 hours" in said
+
+
+@pytest.mark.parametrize("words", [["--dry-run", "-m"], ["--cfg=job", "-m"]])
+def test_a_dry_run_lists_and_begins_nothing(monkeypatch, capsys, tmp_path, words):
+    assert run(monkeypatch, tmp_path, *words, "algorithm=fedavg,fedcat", "seed=0,1") == 0
+    said = capsys.readouterr().out
+    assert "algorithm=fedcat seed=1" in said and "4 runs of 4 cells, 0 done, 4 to do" in said
+    assert list(tmp_path.iterdir()) == []
+    assert run(monkeypatch, tmp_path, *words, "algorithm=fedavg", "round=1,2") == 2
+    assert "round=1: no such key" in capsys.readouterr().err
+
+
+def test_a_large_sweep_says_how_many_of_its_runs_are_composed(capsys):
+    few, many = Composing(seconds=0), Composing(seconds=0)
+    few(99)
+    for _ in range(3):
+        many(5000)
+    assert capsys.readouterr().out == "".join(f"fedexp: {count} of 5,000 runs composed\n" for count in (1, 2, 3))

@@ -1,0 +1,25 @@
+"""Scales shrink what a cell runs on."""
+
+from composing import composed
+
+from fedexp.config.fingerprint import fingerprint
+from fedexp.config.schema import check
+from fedexp.sweep.scale import scaled
+
+QUICK = composed("+scale=quick").scale
+
+
+def test_quick_shrinks_whatever_needs_time_and_says_so():
+    words = ["dataset=cifar10", "model=resnet50", "clients=100", "clients_per_round=10", "rounds=500"]
+    small = composed(*words, *scaled(composed(*words), QUICK))
+    check(small)
+    assert (small.clients, small.clients_per_round, small.rounds) == (10, 2, 5)
+    assert small.model.name == "simple_cnn"
+    assert small.dataset._target_ == "fedexp.data.digits.digits"
+    assert (small.dataset.name, small.dataset.source) == ("cifar10", "digits in its place")
+
+
+def test_another_scale_is_another_run():
+    mnist = composed("dataset=mnist")
+    assert fingerprint(composed("dataset=mnist", "+scale.name=quick")) == fingerprint(mnist)
+    assert fingerprint(composed("dataset=mnist", *scaled(mnist, QUICK))) != fingerprint(mnist)

@@ -1,0 +1,199 @@
+"""Sweeps for real: a whole quick table killed half-way and finished, other launchers, failures, ordinary multiruns."""
+
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+
+import pandas as pd
+import pytest
+from composing import asked
+from filelock import FileLock
+from program import SMALL, run
+
+from fedexp.main import main
+from fedexp.record.folder import RunFolder
+from fedexp.sweep.progress import Progress
+
+QUICK = [
+    "+table=fedcat_3",
+    "+scale=quick",
+    "paper=none",
+    "model=mcmahan_cnn",
+    "model.hidden=16",
+    "rounds=3",
+    "local.epochs=1",
+]
+EVERYWHERE = ["tracking=none", "hardware=cpu", "hardware.workers=1"]
+TIMED = ["seconds", "samples_per_second"]
+
+
+def start(root, *words):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "fedexp", "-m", *words, *EVERYWHERE, f"output_root={root}"]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def carried_out(*words):
+    """`python -m fedexp WORDS` in this process: its exit code, and all that it says."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
+        patch.setenv("COLUMNS", "200")
+        patch.setattr(sys, "argv", ["fedexp", *words])
+        try:
+            main()
+        except SystemExit as end:
+            return int(end.code or 0), said.getvalue()
+    return 0, said.getvalue()
+
+
+def sweep(root, *words):
+    return carried_out("-m", *words, *EVERYWHERE, f"output_root={root}")
+
+
+def curves(root):
+    """What every run measured, by its folder's name; times apart."""
+    return {
+        path.parent.name: pd.read_csv(path).drop(columns=TIMED).to_csv() for path in root.glob("*/metrics.csv")
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A whole quick table in this process' own launcher: killed half-way, then finished."""
+    root = tmp_path_factory.mktemp("table")
+    process = start(root, *QUICK)
+    deadline = time.monotonic() + 300
+    while len(list(root.glob("*/result.json"))) < 5:
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {path: path.stat().st_mtime_ns for path in root.glob("*/result.json")}
+    code, said = sweep(root, *QUICK)
+    assert code == 0, said
+    return root, before, said
+
+
+def test_a_killed_table_goes_on_where_it_was(whole):
+    root, before, said = whole
+    results = {path: json.loads(path.read_text()) for path in root.glob("*/result.json")}
+    assert len(results) == 12  # 24 cells: both data sets are stood in for by the same digits
+    assert all(result["status"] == "finished" and result["rounds"] == 3 for result in results.values())
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())  # finished ones were left alone
+    assert f"{12 - len(before)} done now, {len(before)} finished before, 0 failed" in said
+    assert "Measured beside published" in said.partition("0 failed")[2], "the table, at the end"
+
+
+def test_a_finished_table_is_found_at_once(whole):
+    root, _, _ = whole
+    code, said = sweep(root, *QUICK)
+    assert code == 0
+    assert "0 runs to do, 12 finished before" in said
+
+
+def test_a_cell_runs_alone_too(whole):
+    root, _, _ = whole
+    (each,) = asked(*QUICK, *EVERYWHERE, f"output_root={root}", 'table.select="cifar10 dir0.1 fedcat$"')
+    code, said = carried_out(*each.jobs[0].words)
+    assert code == 0, said
+    assert "finished before" in said
+    assert each.jobs[0].fingerprint in said
+
+
+def test_runs_say_what_they_are_a_part_of(whole):
+    config = next(whole[0].glob("*fedcat_gc*/config.yaml")).read_text()
+    assert "name: fedcat_3" in config
+    assert "source: digits in its place" in config
+    assert "name: quick" in config
+
+
+@pytest.mark.parametrize(
+    "launcher", ["joblib", *(pytest.param(name, marks=pytest.mark.slow) for name in ("submitit_local", "ray"))]
+)
+def test_other_launchers_give_the_same_results(whole, tmp_path, launcher):
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
+    few = ['table.select="cifar10 dir0.1 (fedavg|fedcat)$"', f"hydra/launcher={launcher}"]
+    code, said = sweep(tmp_path, *QUICK, *few)
+    assert code == 0, said
+    found, serial = curves(tmp_path), curves(whole[0])
+    assert len(found) == 2
+    assert {name: serial[name] for name in found} == found
+
+
+def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
+    words = ["algorithm=fedavg,nothing", "partition=iid,dir", "clients=4,2000", "clients_per_round=2", "rounds=1"]
+    words += ["partition.name=x", "local.epochs=1"]
+    code, said = sweep(tmp_path, *words)
+    assert code == 1
+    assert "2 done now, 0 finished before, 6 failed" in said
+    assert "failed: algorithm=nothing partition=iid clients=4: In 'config': Could not find 'algorithm/nothing'" in said
+    assert "failed: algorithm=fedavg partition=iid clients=2000: clients=2000: " in said
+    assert len(list(tmp_path.glob("*/result.json"))) == 2
+    alone = [shlex.split(line)[2:] for line in said.splitlines() if line.startswith("    alone: python -m fedexp ")]
+    assert len(alone) == 6
+    (words_alone,) = [each for each in alone if {"algorithm=fedavg", "partition=iid", "clients=2000"} <= set(each)]
+    code, reason = carried_out(*words_alone[2:])
+    assert code == 2
+    assert reason.startswith("fedexp: clients=2000: there are only 1437")
+    code, said = sweep(tmp_path, *words)
+    assert code == 1
+    assert "2 runs to do, 2 finished before, 4 cannot be composed" in said
+    reasons = [path.read_text() for path in tmp_path.glob("*/error.txt")]
+    assert len(reasons) == 2
+    assert all("ConfigError" in reason for reason in reasons)
+
+
+def test_runs_that_another_process_is_at_are_waited_for(monkeypatch, tmp_path, capfd):
+    """Of three runs the other process finishes one, and leaves one for this sweep to do."""
+    words = [*SMALL, "-m", "seed=0,1,2", "rounds=1", "hardware.workers=1"]
+    assert run(monkeypatch, tmp_path / "other", *words) == 0
+    root = tmp_path / "here"
+    (each,) = asked(*SMALL, "seed=0,1,2", "rounds=1", f"output_root={root}")
+    _, left, done = (RunFolder(job.config).path for job in each.jobs)
+    locks = [FileLock(path / ".lock") for path in (left, done)]
+    for lock, path in zip(locks, (left, done)):
+        path.mkdir(parents=True)
+        lock.acquire()
+
+    def end(progress, busy):
+        waiting(progress, busy)
+        shutil.copytree(tmp_path / "other" / done.name, done, dirs_exist_ok=True)
+        for lock in locks:
+            lock.release()
+
+    waiting = Progress.wait
+    monkeypatch.setattr(Progress, "wait", end)
+    assert run(monkeypatch, root, *words) == 0
+    said = capfd.readouterr().out
+    assert "2 runs are being done elsewhere; waiting for them" in said
+    assert said.count("2 done now, 1 finished before, 0 failed") == 1
+    assert len(list(root.glob("*/result.json"))) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_an_interrupted_sweep_stops_and_says_so(tmp_path, number):
+    process = start(tmp_path, *QUICK, "rounds=50", "local.steps=20")
+    while not list(tmp_path.glob("*/metrics.csv")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert "stopped: 0 done now, 0 finished before, 12 left" in said
+    assert "the same command goes on from here" in said and "Traceback" not in said
+    assert len(list(tmp_path.glob("*/result.json"))) == 1
+
+
+def test_a_table_needs_multirun(tmp_path):
+    code, said = carried_out("+table=fedcat_1", *EVERYWHERE, f"output_root={tmp_path}")
+    assert code == 2
+    assert "add --multirun (-m)" in said

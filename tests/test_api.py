@@ -1,0 +1,137 @@
+"""fedexp from Python: what a run, a sweep and a report give, and what they refuse."""
+
+import json
+import shutil
+from importlib import import_module
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from options import words_of
+from program import SMALL
+
+import fedexp
+from fedexp.build import build_dataset
+from fedexp.errors import ConfigError
+
+WORDS = " ".join([*SMALL, "rounds=3", "hardware.workers=1"])
+MORE = "+dataset.transform.mean=[0.3] +dataset.transform.std=[0.4]"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """One small run, trained once for all tests here."""
+    root = tmp_path_factory.mktemp("api")
+    words = [WORDS, MORE]
+    return fedexp.run(*words, algorithm="fedprox", local__lr=0.02, evaluate__clients="all", output_root=str(root))
+
+
+def test_what_a_run_gives(done):
+    assert done.config.algorithm.name == "fedprox" and done.config.local.lr == 0.02 and done.config.rounds == 3
+    assert list(done.metrics.index) == [1, 2, 3]
+    assert done.accuracy == done.result["final_accuracy"] == done.metrics["test_accuracy"].iloc[-1]
+    assert done.clients.shape == (20, 13) and done.clients["accuracy"].between(0, 1).all()
+    assert done.clients.iloc[:, :10].to_numpy().sum() == 1437
+    assert done.confusion.to_numpy().sum() == 360
+    assert f"3 rounds, accuracy {done.accuracy:.2%}" in repr(done)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_model_is_ready_to_predict_on_pictures_as_they_are_stored(done, mode):
+    dataset = build_dataset(done.config)
+    assert dataset.test_x.dtype == torch.uint8 and dataset.transform.mean == [0.3]
+    logits = getattr(done.model, mode)()(dataset.test_x)
+    assert logits.shape == (360, 10) and not logits.requires_grad
+    right = (logits.argmax(1) == dataset.test_y).double().mean()
+    assert float(right) == pytest.approx(done.accuracy)
+    assert done.model.double()(dataset.test_x[:2]).dtype == torch.float64
+    done.model.float()
+
+
+def test_the_model_of_clusters_and_stages_is_the_one_that_was_evaluated(tmp_path):
+    for algorithm in ("ifca", "fedconcat"):
+        run = fedexp.run(*words_of(algorithm), "hardware.workers=1", output_root=str(tmp_path))
+        dataset = build_dataset(run.config)
+        right = (run.model(dataset.test_x).argmax(1) == dataset.test_y).double().mean()
+        assert float(right) == pytest.approx(run.accuracy), algorithm
+
+
+def test_a_run_is_found_again(done):
+    root = str(done.folder.parent)
+    before = (done.folder / "result.json").stat().st_mtime_ns
+    words = [WORDS, "algorithm=fedprox evaluate.clients=all", MORE]
+    again = fedexp.run(*words, **{"local.lr": 0.02}, output_root=root)
+    assert again.folder == done.folder and (done.folder / "result.json").stat().st_mtime_ns == before
+    loaded = fedexp.load(str(done.folder))
+    pd.testing.assert_frame_equal(loaded.metrics, done.metrics)
+
+
+def test_fewer_rounds_than_were_carried_out_are_these(done):
+    words = [WORDS, "algorithm=fedprox evaluate.clients=all", MORE]
+    two = fedexp.run(*words, **{"local.lr": 0.02}, rounds=2, output_root=str(done.folder.parent))
+    assert two.folder == done.folder and list(two.metrics.index) == [1, 2]
+    assert two.accuracy == done.metrics["test_accuracy"][2] == fedexp.report(two).records["final_accuracy"][0]
+    with pytest.raises(ConfigError, match=r"rounds=2: .* has the model of round 3 alone"):
+        _ = two.model
+
+
+def test_a_run_that_was_moved_can_be_loaded(done, tmp_path):
+    moved = shutil.copytree(done.folder, tmp_path / "elsewhere")
+    assert fedexp.load(moved).model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 10)
+
+
+def test_a_sweep_and_its_report(tmp_path):
+    runs = fedexp.sweep(f"{WORDS} rounds=1 algorithm=fedavg,fedcat seed=0,1", output_root=str(tmp_path))
+    assert [(run.config.algorithm.name, run.config.seed) for run in runs] == [
+        ("fedavg", 0), ("fedavg", 1), ("fedcat", 0), ("fedcat", 1),
+    ]  # fmt: skip
+    page = fedexp.report(*runs, baseline="fedcat", targets=[0.01], to=tmp_path / "to")
+    assert sorted(page.records["final_accuracy"]) == sorted(run.accuracy for run in runs)
+    assert "Final accuracy less that of fedcat" in [sheet.title for sheet in page.sheets]
+    np.testing.assert_array_equal(page.records["rounds_to_0.01"], 1)
+    assert "<table" in page._repr_html_() and (tmp_path / "to/runs.html").exists()
+    assert len(fedexp.report(tmp_path).records) == 4
+
+
+def test_composing_trains_nothing(tmp_path):
+    config = fedexp.compose("paper=fedcat dataset=mnist", rounds=7, targets=[0.5], output_root=str(tmp_path / "none"))
+    assert (config.rounds, config.targets, config.clients) == (7, [0.5], 100)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda root: fedexp.run("clints=5"), "clints=5: no such key; did you mean clients?"),
+        (lambda root: fedexp.compose(algorithm="fedkat"), "algorithm=fedkat: no such option; did you mean fedcat?"),
+        (lambda root: fedexp.compose(rounds=0), "rounds=0: must be at least 1"),
+        (lambda root: fedexp.compose("seed=0,1"), "seed=0,1: stands for many runs"),
+        (lambda root: fedexp.sweep("algorithm=fedprox algorithm.muu=1,2"), "algorithm.muu=1: no such key"),
+        (lambda root: fedexp.sweep("rounds=3,0", output_root=str(root)), "rounds=0: must be at least 1"),
+        (lambda root: fedexp.load(root), "holds no run: there is no config.yaml"),
+        (lambda root: fedexp.report(root), "no runs there"),
+    ],
+)
+def test_what_cannot_work_is_a_config_error_before_anything_is_trained(tmp_path, call, said):
+    with pytest.raises(ConfigError) as caught:
+        call(tmp_path)
+    assert said in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_that_is_not_there_is_said(done, tmp_path):
+    moved = shutil.copytree(done.folder, tmp_path / "killed")
+    (moved / "result.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no result\.json"):
+        _ = fedexp.load(moved).accuracy
+    assert json.loads((done.folder / "result.json").read_text())["rounds"] == 3
+
+
+def test_the_package_says_what_it_offers():
+    assert {"run", "sweep", "load", "report", "compose"} <= {*dir(fedexp)}
+    for name in ("report.published", "sweep.table"):
+        import_module(f"fedexp.{name}")  # subpackages of these names are not in the way
+    assert callable(fedexp.report) and callable(fedexp.sweep)
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        _ = fedexp.runn

@@ -1,0 +1,97 @@
+"""Settings that cannot work are refused by the name of their key and their value, before anything is begun."""
+
+import pytest
+from composing import composed
+from program import SMALL
+
+from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.config.schema import check
+from fedexp.errors import ConfigError
+from fedexp.stages import check_rounds
+
+
+def built(*words):
+    """Check a run and build all of it, as the program does before the first round."""
+    config = composed(*SMALL, *words)
+    check(config)
+    stages = build_algorithm(config).stages(build_context(config, build_dataset(config)))
+    for stage in stages:
+        stage.algorithm.check(stage.context)
+    check_rounds(stages, config.rounds)
+    return stages
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["partition._target_=fedexp.partition.natural.natural"],
+            ["partition.alpha=0.1", "no such key; dir, dir0.1, ", "have it\n"],
+        ),
+        (["algorithm=fedprox", "+algorithm.muu=1"], ["algorithm.muu=1", "did you mean mu?"]),
+        (["algorithm=fedprox", "algorithm.mu=abc"], ["algorithm.mu=abc", "Float"]),
+        (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu=-1", "at least 0"]),
+        (["local.lr=-1"], ["local.lr=-1", "above 0"]),
+        (["clients_per_round=100"], ["clients_per_round=100", "at most clients=20"]),
+        (["partition=dir", "partition.alpha=0"], ["partition.alpha=0", "above 0"]),
+        (["clients=5000"], ["clients=5000", "only 1437 training examples"]),
+        (["targets=[1.5]"], ["targets=1.5", "fractions"]),
+        (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
+        (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
+        (["partition=natural"], ["partition=natural", "does not say whose"]),
+        (["model.hidden=-5"], ["model.hidden=-5", "at least 1"]),
+        (["model.hidden=0"], ["model.hidden=0", "at least 1"]),
+        (["dataset=made", "dataset.shape=[28,28]"], ["dataset.shape=[28, 28]", "[channels, height, width]"]),
+        (["dataset=made", "dataset.tokens=5"], ["dataset.shape=[1, 28, 28]", "must be [length], from 1"]),
+        (["dataset=made", "dataset.tokens=0"], ["dataset.tokens=0", "at least 1"]),
+        (["dataset=made", "dataset.classes=0"], ["dataset.classes=0", "at least 1"]),
+        (["dataset=made", "dataset.test=0"], ["dataset.test=0", "at least 1"]),
+        (["+dataset.transform.pad=4"], ["dataset.transform.pad=4", "of no effect without dataset.transform.crop"]),
+        (["local.lr=inf"], ["local.lr=inf", "finite"]),
+        (["local.weight_decay=inf"], ["local.weight_decay=inf", "finite"]),
+        (["local.max_grad_norm=inf"], ["local.max_grad_norm=inf", "finite"]),
+        (["partition=dir", "partition.alpha=inf"], ["partition.alpha=inf", "finite"]),
+        (["partition=dir", "partition.quantity_alpha=inf"], ["partition.quantity_alpha=inf", "finite"]),
+        (["partition=dir", "partition.tries=0"], ["partition.tries=0", "at least 1"]),
+        (["partition=dir", "partition.min_size=-1"], ["partition.min_size=-1", "at least 0"]),
+        (["partition=pa", "partition.log_mean=inf"], ["partition.log_mean=inf", "finite"]),
+        (["partition=pa", "partition.log_mean=1000"], ["partition=pa: cannot be built", "OverflowError"]),
+        (["partition=mc", "partition.smallest=0"], ["partition.smallest=0", "at least 1"]),
+        (["dataset=femnist", "dataset.root=/nowhere", "dataset.writers=0"], ["dataset.writers=0", "at least 1"]),
+        (["hardware.convolution=fast"], ["hardware.convolution=fast", "one of auto, direct"]),
+        (["hardware.client_memory=disk"], ["hardware.client_memory=disk", "one of device, cpu"]),
+        (["hardware.precision=half"], ["hardware.precision=half", "float32"]),
+        (["dataset=mnist", "dataset.download=false", "dataset.root=/nowhere"], ["dataset.root=/nowhere", "by hand"]),
+        (["+local.epoch=1"], ["local.epoch=1: no such key; did you mean epochs?"]),
+        (["++local.epoch=1"], ["local.epoch=1: no such key; did you mean epochs?"]),
+        (["+rouns=3"], ["rouns=3: no such key; did you mean rounds?"]),
+        (["+foo.bar=1"], ["foo={'bar': 1}: no such key"]),
+        (["+algoritm=fedprox"], ["algoritm=fedprox: no such key; did you mean algorithm?"]),
+        (["+hardware.worker=1"], ["hardware.worker=1: no such key; did you mean workers?"]),
+        (["+measures.mine=centralized"], ["measures.mine=centralized: cannot be imported"]),
+        (
+            ["measures.divergence=fedexp.measure.accuracy"],
+            ["measures.divergence=fedexp.measure.accuracy: must name a funct"],
+        ),
+        (["+reference_round=3"], ["reference_round=3: no such key; did you mean reference_rounds?"]),
+        (["server_optimizer=adam", "server_optimizer.beta1=1"], ["server_optimizer.beta1=1: must be in [0, 1)"]),
+        (["compression=top_k", "compression.share=0"], ["compression.share=0: must be in (0, 1]"]),
+        (["selection=full"], ["clients_per_round=4: selection=full takes all clients; use clients_per_round=20"]),
+        (["tracking=wandb", "+tracking.projekt=x"], ["tracking.projekt=x: no such key; did you mean project?"]),
+        (["+partition.alpa=1"], ["partition.alpa=1: no such key; did you mean alpha?"]),
+        (["+dataset.transform.flipp=true"], ["dataset.transform.flipp=True: no such key; did you mean flip?"]),
+        (["+model.source=mine"], ["model.source=mine: no such key; only a data set has one"]),
+        (["algorithm=fedconcat", "rounds=31"], ["rounds=31", "must be above 31, after which the stage head begins"]),
+        (["algorithm=fedconcat", "rounds=40", "algorithm.clustering=ifca"], ["algorithm@algorithm.clustering=ifca"]),
+        (
+            ["algorithm=fedconcat", "rounds=40", "algorithm.clustering.clusters=30"],
+            ["algorithm.clustering.clusters=30"],
+        ),
+    ],
+    ids=lambda each: " ".join(each),
+)
+def test_what_cannot_work_is_refused(words, said):
+    with pytest.raises(ConfigError) as error:
+        built(*words)
+    assert all(part in f"{error.value}\n" for part in said), error.value
+    assert "\n" not in str(error.value)
