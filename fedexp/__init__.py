@@ -9,12 +9,14 @@ run, sweep, load, report and compose are those of fedexp/api.py, which is import
 import fedexp alone takes no torch.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0"
 __all__ = ["compose", "load", "report", "run", "sweep"]
-_PACKAGES = ("report", "sweep")  # called as functions, they are their packages: see fedexp/callable.py
+_PACKAGES = ("report", "sweep")  # packages of these names lie here too, and importing one hides the function
 
 
 def __getattr__(name: str) -> Any:
@@ -25,3 +27,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Callable(ModuleType):
+    """A package that is called as the function of fedexp/api.py that has its name."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return getattr(import_module("fedexp.api"), self.__name__.rpartition(".")[2])(*given, **named)
+
+
+def make_callable(package: str) -> None:
+    """Let a package be called, for the function whose place it takes: fedexp.report(...)."""
+    sys.modules[package].__class__ = _Callable

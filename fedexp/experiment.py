@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fedexp import launch
 from fedexp.algorithms.fedavg import Stage
 from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference, build_tracker
+from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
 from fedexp.engine import Context, Engine, State, ranks
@@ -25,7 +25,6 @@ from fedexp.record.recorder import Recorder
 from fedexp.record.status import Status
 from fedexp.record.tracker import Tracker
 from fedexp.round import begin, one_round
-from fedexp.stages import check_rounds, last_round
 
 
 def run(config: DictConfig) -> dict[str, Any]:
@@ -207,3 +206,21 @@ class Experiment:
             number < rounds or ready or not self.stages[state["stage"]].counted, "rounds", rounds,
             f"this run was interrupted after round {number}; ask for more, or delete {self.recorder.folder.path}",
         )  # fmt: skip
+
+
+def check_rounds(stages: list[Stage], rounds: int) -> None:
+    """Raise ConfigError unless the last stage begins within `rounds` communication rounds: the run is about it."""
+    before = sum(stage.rounds for stage in stages[:-1] if stage.counted)
+    require(
+        rounds > before, "rounds", rounds, f"must be above {before}, after which the stage {stages[-1].name} begins"
+    )  # fmt: skip
+
+
+def last_round(stages: list[Stage], number: int, rounds: int) -> int:
+    """The number of the last round of stage `number` in a run of `rounds` communication rounds."""
+    stage = stages[number]
+    if stage.rounds is None:
+        return rounds
+    if not stage.counted:
+        return stage.rounds
+    return min(rounds, stage.rounds + sum(each.rounds for each in stages[:number] if each.counted))

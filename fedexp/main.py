@@ -14,10 +14,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import fedexp
-from fedexp import launch
 from fedexp.cli import PROGRAMS, carry_out
 from fedexp.cli.closing import compare, dry_run
 from fedexp.cli.usage import usage
+from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig, lists, refuse_tables
 from fedexp.config.explain import exit_code, say
 from fedexp.config.schema import GROUPS, check

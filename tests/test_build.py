@@ -7,7 +7,7 @@ from program import SMALL
 from fedexp.build import build_algorithm, build_context, build_dataset
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError
-from fedexp.stages import check_rounds
+from fedexp.experiment import check_rounds
 
 
 def built(*words):

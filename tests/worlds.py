@@ -11,10 +11,10 @@ from torch import nn
 from fedexp import tree
 from fedexp.data import Dataset, Transform
 from fedexp.engine import Context, Engine, Hardware, Local
+from fedexp.experiment import last_round
 from fedexp.models import Classifier, Model
 from fedexp.record.checkpoint import Checkpoint
 from fedexp.round import begin, one_round
-from fedexp.stages import last_round
 from fedexp.world import World
 
 SIZES = [5, 40, 17, 30, 8, 20]  # unequal on purpose: some smaller than a batch, none a multiple of 8

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import OneOf, Within
+from fedexp.config.bounds import OneOf, Within
 from fedexp.engine import Batch, Client, Context, gradient
 from fedexp.models import Model
 from fedexp.models.layers import keep

@@ -35,7 +35,7 @@ from fedexp import tree
 from fedexp.algorithms import pairs
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.pairwise_distillation import KERNELS, distil
-from fedexp.bounds import AtLeast, OneOf, Within
+from fedexp.config.bounds import AtLeast, OneOf, Within
 from fedexp.engine import Batch, Client, Context, State
 from fedexp.errors import require
 from fedexp.models import Model

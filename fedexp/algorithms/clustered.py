@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import AtLeast
+from fedexp.config.bounds import AtLeast
 from fedexp.engine import Client, Context, Examples, State
 from fedexp.errors import require
 from fedexp.models import Model

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.algorithms.fedavg import Stage
 from fedexp.algorithms.fedavg_pretrained import FedAvgPretrained
-from fedexp.bounds import Above, Within
+from fedexp.config.bounds import Above, Within
 from fedexp.engine import Context, State
 from fedexp.errors import require
 from fedexp.randomness import generator

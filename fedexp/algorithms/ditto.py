@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Above, AtLeast, OneOf
+from fedexp.config.bounds import Above, AtLeast, OneOf
 from fedexp.engine import Batch, Client, Context, Local, Pass
 from fedexp.errors import require
 from fedexp.models import Model

@@ -14,11 +14,11 @@ from typing import Any
 from torch import Generator, Tensor
 
 from fedexp import tree
-from fedexp.bounds import check_fields
 from fedexp.compression.none import NoCompression
+from fedexp.config.bounds import check_fields
+from fedexp.config.frozen import Frozen
 from fedexp.engine import Batch, Client, Context, Examples, Local, Pass, Question, State, client_rows
 from fedexp.errors import require
-from fedexp.frozen import Frozen
 from fedexp.models import Model
 from fedexp.privacy.none import NoPrivacy
 from fedexp.selection.uniform import Uniform

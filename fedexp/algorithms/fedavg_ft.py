@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Above, OneOf
+from fedexp.config.bounds import Above, OneOf
 from fedexp.engine import Batch, Client, Examples, Local, Pass
 from fedexp.errors import require
 from fedexp.models import Model

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fedexp.algorithms.centralized import Centralized, alone, pooled
 from fedexp.algorithms.fedavg import FedAvg, Stage, initial
-from fedexp.bounds import AtLeast, Within
+from fedexp.config.bounds import AtLeast, Within
 from fedexp.engine import Context, State
 from fedexp.measure import accuracy
 from fedexp.tree import Params

@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import AtLeast, OneOf
+from fedexp.config.bounds import AtLeast, OneOf
 from fedexp.engine import Context, State
 from fedexp.errors import require
 from fedexp.randomness import generator

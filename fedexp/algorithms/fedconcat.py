@@ -18,7 +18,7 @@ from fedexp import tree
 from fedexp.algorithms.clustered import Clustered
 from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.algorithms.label_clusters import LabelClusters
-from fedexp.bounds import AtLeast, OneOf
+from fedexp.config.bounds import AtLeast, OneOf
 from fedexp.data import Transform
 from fedexp.engine import Context, State
 from fedexp.errors import ConfigError, require

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import AtLeast, OneOf
+from fedexp.config.bounds import AtLeast, OneOf
 from fedexp.engine import Batch, Client
 from fedexp.models import Model
 from fedexp.tree import Params

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Above, OneOf
+from fedexp.config.bounds import Above, OneOf
 from fedexp.engine import Batch, Client, Context, State
 from fedexp.errors import require
 from fedexp.models import Model

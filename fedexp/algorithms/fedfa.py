@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Within
+from fedexp.config.bounds import Within
 from fedexp.engine import Client, Context, Examples, State
 from fedexp.errors import require
 from fedexp.models import Model

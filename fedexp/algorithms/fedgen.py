@@ -24,7 +24,7 @@ from torch.func import vmap
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Above, AtLeast, Within
+from fedexp.config.bounds import Above, AtLeast, Within
 from fedexp.engine import Batch, Client, Context, Examples, Local, State
 from fedexp.engine.optimizer import Optimizer
 from fedexp.errors import require

@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import AtLeast
+from fedexp.config.bounds import AtLeast
 from fedexp.engine import Batch, Client, Examples
 from fedexp.models import Model
 from fedexp.tree import Params, Tree

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedprox import FedProx
-from fedexp.bounds import AtLeast, OneOf
+from fedexp.config.bounds import AtLeast, OneOf
 from fedexp.engine import Client, Context, State
 from fedexp.errors import require
 from fedexp.tree import Params, Tree

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedexp.algorithms.partially_shared import PartiallyShared
-from fedexp.bounds import OneOf
+from fedexp.config.bounds import OneOf
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.models import Model

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedavg_ft import FedAvgFT
 from fedexp.algorithms.fedper import FedPer
-from fedexp.bounds import AtLeast, OneOf
+from fedexp.config.bounds import AtLeast, OneOf
 from fedexp.engine import Batch, Client, Local, Pass
 from fedexp.models import Model
 from fedexp.tree import Params, Tree

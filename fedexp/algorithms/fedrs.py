@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import OneOf, Within
+from fedexp.config.bounds import OneOf, Within
 from fedexp.engine import Batch, Client, Examples
 from fedexp.models import Model
 from fedexp.tree import Params, Tree

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import AtLeast
+from fedexp.config.bounds import AtLeast
 from fedexp.engine import Batch, Client, gradient
 from fedexp.models import Model
 from fedexp.tree import Params

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedexp import tree
 from fedexp.algorithms.clustered import ChosenByClients, check_random, distinct, losses
-from fedexp.bounds import AtLeast
+from fedexp.config.bounds import AtLeast
 from fedexp.engine import Batch, Client, Context, Examples, State
 from fedexp.models import Model
 from fedexp.tree import Params, Tree

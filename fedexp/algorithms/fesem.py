@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.clustered import Clustered
-from fedexp.bounds import AtLeast
+from fedexp.config.bounds import AtLeast
 from fedexp.engine import Batch, Client, Context, State, client_rows
 from fedexp.models import Model
 from fedexp.randomness import generator

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from fedexp import tree
 from fedexp.algorithms.clustered import Clustered
 from fedexp.algorithms.k_means import balanced_k_means, elbow, inertias, k_means
-from fedexp.bounds import Above, AtLeast, Bound, OneOf
+from fedexp.config.bounds import Above, AtLeast, Bound, OneOf
 from fedexp.engine import Context, Examples, State
 from fedexp.errors import require
 from fedexp.models import Model

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.algorithms.partially_shared import PartiallyShared
-from fedexp.bounds import AtLeast
+from fedexp.config.bounds import AtLeast
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.models import Model

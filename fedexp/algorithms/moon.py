@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Above, AtLeast
+from fedexp.config.bounds import Above, AtLeast
 from fedexp.engine import Batch, Client, Context
 from fedexp.models import Model
 from fedexp.tree import Params, Tree

@@ -13,7 +13,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import Above, AtLeast
+from fedexp.config.bounds import Above, AtLeast
 from fedexp.engine import Batch, Client, Context, gradient
 from fedexp.errors import require
 from fedexp.models import Model

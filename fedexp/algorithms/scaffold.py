@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.bounds import OneOf
+from fedexp.config.bounds import OneOf
 from fedexp.engine import Client, Context, State
 from fedexp.errors import require
 from fedexp.tree import Params, Tree

@@ -41,9 +41,9 @@ from fedexp.config.compose import CONF, composed
 from fedexp.config.schema import check, section
 from fedexp.engine import Context, Engine, State
 from fedexp.errors import ConfigError, require
+from fedexp.experiment import last_round
 from fedexp.measure.evaluation import Evaluation
 from fedexp.round import Round, begin, one_round
-from fedexp.stages import last_round
 from fedexp.sweep.jobs import Job, sweeps
 
 _MNIST = ["dataset=made", "partition=iid", "model=mcmahan_cnn", "clients=100", "clients_per_round=10"]

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedexp.bounds import Bound, OneOf, declared
+from fedexp.config.bounds import Bound, OneOf, declared
 from fedexp.config.comments import comments
 from fedexp.config.compose import CONF
 from fedexp.config.schema import GROUPS, PARTS, Evaluate, Settings
-from fedexp.settings import Hardware, Local
+from fedexp.config.settings import Hardware, Local
 
 _INTERNAL = ("name", "_target_", "source")  # keys of a group that are no settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # said elsewhere, or set by fedexp itself

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.bounds import Above
 from fedexp.compression import bits
 from fedexp.compression.none import NoCompression
+from fedexp.config.bounds import Above
 from fedexp.tree import Params, Stack, Tree
 
 

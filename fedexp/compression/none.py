@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.bounds import check_fields
-from fedexp.frozen import Frozen
+from fedexp.config.bounds import check_fields
+from fedexp.config.frozen import Frozen
 from fedexp.tree import Params, Stack, Tree
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedexp import randomness, tree
-from fedexp.bounds import AtLeast
 from fedexp.compression import bits
 from fedexp.compression.scaled import Scaled
+from fedexp.config.bounds import AtLeast
 from fedexp.tree import Params, Tree
 
 _STREAM = 2000

@@ -6,8 +6,8 @@ from typing import Annotated
 from torch import Tensor
 
 from fedexp import randomness, tree
-from fedexp.bounds import Within
 from fedexp.compression.error_feedback import ErrorFeedback
+from fedexp.config.bounds import Within
 from fedexp.tree import Params, Tree
 
 _STREAM = 2000

@@ -7,8 +7,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedexp.bounds import OneOf
 from fedexp.compression.none import NoCompression
+from fedexp.config.bounds import OneOf
 from fedexp.tree import Params
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.bounds import OneOf, Within
 from fedexp.compression import bits
 from fedexp.compression.error_feedback import ErrorFeedback
+from fedexp.config.bounds import OneOf, Within
 from fedexp.tree import Params, Tree
 
 

@@ -13,7 +13,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp import launch
+from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig
 from fedexp.config.options import elsewhere
 from fedexp.config.words import check_words

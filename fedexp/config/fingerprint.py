@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
-from fedexp.settings import Hardware, Local
+from fedexp.config.settings import Hardware, Local
 
 # Where a run is carried out, who watches, what is written where and when.
 CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "artifacts_every")

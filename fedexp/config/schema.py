@@ -12,10 +12,10 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from fedexp.bounds import AtLeast, OneOf, check_fields, check_values, declared
+from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values, declared
 from fedexp.config.options import elsewhere
+from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
-from fedexp.settings import Hardware, Local
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
 PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")  # of an algorithm; each names one, too

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedexp.config.settings import Hardware, Local
 from fedexp.engine.engine import Engine
 from fedexp.models.classifier import Model
-from fedexp.settings import Hardware, Local
 from fedexp.world import World
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedexp import randomness
+from fedexp.config.settings import Local
 from fedexp.models.classifier import Model
-from fedexp.settings import Local
 from fedexp.tree import Params, Stack, Tree, take
 from fedexp.world import World
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
+from fedexp.config.settings import Hardware, Local
 from fedexp.engine import convolutions, ranks
 from fedexp.engine.contract import ClientFunctions, Question, Trained
 from fedexp.engine.local_training import LocalTraining, Task
@@ -15,7 +16,6 @@ from fedexp.engine.worker import train_one_by_one
 from fedexp.engine.worker_pool import WorkerPool
 from fedexp.errors import Interrupted, require
 from fedexp.models.classifier import Model
-from fedexp.settings import Hardware, Local
 from fedexp.tree import Tree
 from fedexp.world import World
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedexp.config.settings import Local
 from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Question
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import batches, noise_key
 from fedexp.errors import Interrupted
 from fedexp.models.classifier import Model
 from fedexp.models.layers import training
-from fedexp.settings import Local
 from fedexp.tree import Params, Tree
 from fedexp.world import World
 

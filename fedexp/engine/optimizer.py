@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from fedexp.settings import Local
+from fedexp.config.settings import Local
 from fedexp.tree import Params
 
 

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedexp import files, launch, tree
+from fedexp import files, tree
+from fedexp.config import launch
 from fedexp.errors import Busy, ConfigError, Interrupted, ProcessLost, Unsaved, WorkerDied, require
 from fedexp.tree import Tree
 

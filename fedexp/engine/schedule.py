@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedexp.config.settings import Local
 from fedexp.randomness import generator, key
-from fedexp.settings import Local
 
 
 def positions(seed: int, round: int, client: int, size: int, local: Local, stream: str = "") -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedexp.bounds import Above, AtLeast, Within
+from fedexp.config.bounds import Above, AtLeast, Within
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.privacy.dp_fedavg import DpFedAvg, norm, scaled

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.bounds import Above, AtLeast, OneOf, Within
+from fedexp.config.bounds import Above, AtLeast, OneOf, Within
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.privacy.none import NoPrivacy

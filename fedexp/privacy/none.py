@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedexp.bounds import check_fields
+from fedexp.config.bounds import check_fields
+from fedexp.config.frozen import Frozen
 from fedexp.engine import Context
-from fedexp.frozen import Frozen
 from fedexp.tree import Params, Tree
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from torch import Tensor
 
-from fedexp import launch
+from fedexp.config import launch
 from fedexp.config.fingerprint import data_used
 from fedexp.engine import State, ranks
 from fedexp.errors import Unsaved, require

@@ -1,5 +1,5 @@
 """Runs beside what was published, and beside each other: `python -m fedexp.report`."""
 
-from fedexp.callable import make_callable
+from fedexp import make_callable
 
 make_callable(__name__)

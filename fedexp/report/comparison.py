@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from statistics import fmean
 
 import pandas as pd
@@ -236,10 +237,9 @@ def _pictures(table: Table, measured: list[Measured], with_published: bool) -> l
             if with_published and each.cell.measure.higher_is_better and each.printed.value is not None
         }  # fmt: skip
         pictures.append(curves.picture(f"accuracy_{place}", f"{row}: test accuracy", groups, final, looks, row))
-        partitioned = [each for each in there if each.cell.overrides.get("algorithm") != "centralized"]
         title = f"{row}: examples of each class that each client holds"
-        shown = [maps.partition(f"partition_{place}", title, each.variant.runs[0], row) for each in partitioned[:1]]
-        pictures += [each for each in shown if each is not None]
+        shown = (maps.partition(f"partition_{place}", title, each.variant.runs[0], row) for each in there)
+        pictures += islice(filter(None, shown), 1)
     return pictures
 
 

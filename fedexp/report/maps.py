@@ -66,12 +66,12 @@ def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | Non
 
 
 def partition(name: str, title: str, run: Recorded, group: str = "") -> Picture | None:
-    """Examples of each class that each client holds; None where the run's folder does not tell."""
+    """Examples of each class that each client holds; None where the run's folder does not tell, or one holds all."""
     try:
         counts = pd.read_csv(run.path / "partition.csv").set_index("client").astype(float)
     except (OSError, ValueError, KeyError):
         return None
-    if counts.empty:
+    if len(counts) < 2:
         return None
 
     def chart() -> dict[str, Any]:

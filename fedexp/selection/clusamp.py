@@ -18,7 +18,7 @@ from scipy.spatial.distance import pdist
 from torch import Generator, Tensor
 
 from fedexp import tree
-from fedexp.bounds import OneOf
+from fedexp.config.bounds import OneOf
 from fedexp.engine import Context, client_rows
 from fedexp.errors import require
 from fedexp.selection.uniform import Uniform

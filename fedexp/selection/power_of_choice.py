@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fedexp.bounds import AtLeast, OneOf
+from fedexp.config.bounds import AtLeast, OneOf
+from fedexp.config.frozen import Frozen
 from fedexp.engine import ClientFunctions, Context, Examples, Question
 from fedexp.errors import require
-from fedexp.frozen import Frozen
 from fedexp.models import Model
 from fedexp.randomness import generator
 from fedexp.selection.uniform import Uniform

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import torch
 from torch import Generator, Tensor
 
-from fedexp.bounds import OneOf, check_fields
+from fedexp.config.bounds import OneOf, check_fields
+from fedexp.config.frozen import Frozen
 from fedexp.engine import ClientFunctions, Context, Question
-from fedexp.frozen import Frozen
 from fedexp.tree import Params, Stack, Tree
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.bounds import Above, AtLeast, Within
+from fedexp.config.bounds import Above, AtLeast, Within
 from fedexp.errors import require
 from fedexp.server_optimizer.sgd import Sgd
 from fedexp.tree import Params, Tree

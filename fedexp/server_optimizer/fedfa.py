@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 
 from fedexp import tree
-from fedexp.bounds import OneOf, Within
+from fedexp.config.bounds import OneOf, Within
 from fedexp.server_optimizer.sgd import Sgd
 from fedexp.tree import Params, Tree
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedexp import tree
-from fedexp.bounds import Above, check_fields
-from fedexp.frozen import Frozen
+from fedexp.config.bounds import Above, check_fields
+from fedexp.config.frozen import Frozen
 from fedexp.tree import Params, Tree
 
 

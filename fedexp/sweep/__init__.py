@@ -1,5 +1,5 @@
 """Many runs of one command line: tables, products of swept values, how far they are."""
 
-from fedexp.callable import make_callable
+from fedexp import make_callable
 
 make_callable(__name__)

@@ -17,7 +17,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from fedexp import launch
+from fedexp.config import launch
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, require
 from fedexp.record.folder import Folders, RunFolder
 from fedexp.record.status import DONE

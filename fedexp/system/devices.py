@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedexp.bounds import Above, AtLeast, OneOf, Within
+from fedexp.config.bounds import Above, AtLeast, OneOf, Within
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.randomness import generator

@@ -24,7 +24,7 @@ from fedexp.algorithms.fedsoft import FedSoft
 from fedexp.algorithms.fesem import FeSEM
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.label_clusters import LabelClusters
-from fedexp.bounds import check_values
+from fedexp.config.bounds import check_values
 from fedexp.data import Transform
 from fedexp.engine import Local
 from fedexp.errors import ConfigError

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from program import SMALL, only_folder, result, run, same_results, wait_for_rounds
 
-from fedexp import launch
+from fedexp.config import launch
+from fedexp.config.settings import Hardware
 from fedexp.engine import ranks
 from fedexp.errors import ConfigError
-from fedexp.settings import Hardware
 
 FEW = ["dataset=made", "dataset.shape=[1,8,8]", "dataset.train=600", "dataset.test=60", "partition=classes2"]
 COHORT = [*SMALL, *FEW, "clients_per_round=5", "hardware.workers=2"]  # of one thread each

@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from fedexp import launch
-from fedexp.bounds import Above, AtLeast, OneOf, Within, check_fields
+from fedexp.config import launch
+from fedexp.config.bounds import Above, AtLeast, OneOf, Within, check_fields
 from fedexp.errors import ConfigError, require
 
 if TYPE_CHECKING:
