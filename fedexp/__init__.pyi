@@ -5,4 +5,5 @@ from fedexp.api import run as run
 from fedexp.api import sweep as sweep
 
 __version__: str
+
 def make_callable(package: str) -> None: ...
