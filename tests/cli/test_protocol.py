@@ -12,11 +12,13 @@ from fedexp.config.compose import CONF
 
 PAPERS = sorted(path.stem for path in (CONF / "paper").glob("*.yaml") if path.stem != "none")
 DATASETS = {
-    paper: sorted({path.stem for group in ("paper/dataset", "model") for path in (CONF / group / paper).glob("*.yaml")})
+    paper: sorted(
+        {path.stem for group in (f"paper/{paper}/dataset", f"model/{paper}") for path in (CONF / group).glob("*.yaml")}
+    )
     for paper in PAPERS
 }
 ALGORITHMS = {
-    paper: sorted(path.stem for path in (CONF / "paper/algorithm" / paper).glob("*.yaml")) for paper in PAPERS
+    paper: sorted(path.stem for path in (CONF / f"paper/{paper}/algorithm").glob("*.yaml")) for paper in PAPERS
 }
 CARDS = [
     [f"paper={paper}", f"dataset={dataset}"] + (["dataset.root=x"] if dataset == "image_folder" else [])
@@ -75,10 +77,10 @@ def test_the_last_file_that_sets_a_key_is_named(paper):
             continue
         words = [f"paper={paper}", f"algorithm={algorithm}"]
         with_it = {entry.key: entry.file for entry in card(composed(*words), words)}
-        for key in OmegaConf.to_container(OmegaConf.create(content(f"paper/algorithm/{paper}/{algorithm}.yaml"))):
+        for key in OmegaConf.to_container(OmegaConf.create(content(f"paper/{paper}/algorithm/{algorithm}.yaml"))):
             if key != "defaults":
                 assert any(
-                    name.partition(".")[0] == key and file.startswith(f"paper/algorithm/{paper}/")
+                    name.partition(".")[0] == key and file.startswith(f"paper/{paper}/algorithm/")
                     for name, file in with_it.items()
                 )
 
@@ -90,13 +92,13 @@ def test_what_the_command_line_says_is_no_file_s():
         (7, "the command line"), (3, "the command line"), ("cifar10", "the command line"),
     ]  # fmt: skip
     assert entries["local.lr"].file == "paper/fedcat.yaml"
-    assert entries["dataset.transform.mean"].file == "paper/dataset/fedcat/cifar10.yaml"
+    assert entries["dataset.transform.mean"].file == "paper/fedcat/dataset/cifar10.yaml"
 
 
 def test_the_card_is_printed_in_full(capsys):
     assert carry_out("protocol", ["paper=fedcat", "dataset=mnist", "algorithm=fedprox"]) == 0
     said = capsys.readouterr().out
-    for part in ("algorithm.mu", "0.1", "paper/algorithm/fedcat/fedprox/mnist.yaml", "section 4.1", "local.momentum"):
+    for part in ("algorithm.mu", "0.1", "paper/fedcat/algorithm/fedprox/mnist.yaml", "section 4.1", "local.momentum"):
         assert part in said
 
 
