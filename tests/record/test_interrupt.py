@@ -44,7 +44,11 @@ def test_under_nohup_the_run_goes_on(monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_ctrl_c_ends_without_a_traceback_however_often(monkeypatch, tmp_path, capfd, times):
     word = sending(monkeypatch, tmp_path, *[signal.SIGINT] * times)
-    assert run(monkeypatch, tmp_path / "out", *WORDS, word) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+    try:
+        assert run(monkeypatch, tmp_path / "out", *WORDS, word) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     said = capfd.readouterr()
     assert "Traceback" not in said.err + said.out and "interrupted; the same command goes on" in said.err
     assert (result(tmp_path / "out")["status"] == "interrupted") == (times == 1)
