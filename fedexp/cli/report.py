@@ -3,7 +3,8 @@
     python -m fedexp report table=fedcat_1                  a table, with all that is in outputs/
     python -m fedexp report table=fedcat_1 rounds=50        runs of another protocol: the sweep's own overrides
     python -m fedexp report table=fedcat_1 +scale=quick
-    python -m fedexp report outputs/                        any runs: the keys in which they differ
+    python -m fedexp report outputs/                        any runs: the keys in which they differ; and for each paper
+                                                            whose protocol some of them follow its tables' cells
     python -m fedexp report outputs/ baseline=fedavg target=0.8
     python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or say what it would be; no files
 
@@ -31,6 +32,7 @@ from fedexp.report.any_runs import compare_runs
 from fedexp.report.comparison import compare
 from fedexp.report.dashboard import dashboard
 from fedexp.report.page import Page
+from fedexp.report.papers import paper_pages
 from fedexp.report.runs import read
 from fedexp.report.writers import terminal, write
 from fedexp.sweep.jobs import Sweep, sweeps
@@ -91,7 +93,11 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
     runs = read(*folders)
     if not runs:
         raise ConfigError("words", " ".join(map(str, folders)), "no runs there")
-    _write(compare_runs(runs, **asked), to or folders[0] / "reports" / "runs")
+    to_papers, to_runs = (to, to) if to is not None else (folders[0] / "reports", folders[0] / "reports" / "runs")
+    _write(compare_runs(runs, **asked), to_runs)
+    asked_of_all = {**asked, "baseline": None}  # which may be of other runs than a paper's
+    for page in paper_pages(runs, **asked_of_all):
+        _write(page, to_papers / page.name)
 
 
 def _tables(

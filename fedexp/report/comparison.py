@@ -17,13 +17,16 @@ from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import Job, Sweep
 from fedexp.sweep.table import Cell, Table
 
+_NEAR = 1.5  # percentage points: a measured accuracy that is no further from the published one agrees with it
+
 
 def compare(
-    sweep: Sweep, runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
-) -> Page:
+    sweep: Sweep, runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None,
+    shorter: bool = False,
+) -> Page:  # fmt: skip
     """The report of a table: `sweep` is what its command line asks for, `runs` what is there; targets and baseline as
-    in any_runs.compare_runs."""
-    table, matcher = sweep.table, Matcher(runs, sweep.scale)
+    in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are said to be so."""
+    table, matcher = sweep.table, Matcher(runs, sweep.scale, shorter)
     jobs: dict[str, list[Job]] = {}
     for job in sweep.jobs:
         jobs.setdefault(key(job.cell, job.reference), []).append(job)
@@ -49,7 +52,8 @@ def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
     lines = [
         f"{len(done)} of {len(measured)} cells measured; {table.repetitions} asked for: {len(table.seeds)}. A cell: "
         f"measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
-        "Best in bold, second best underlined or in italics."
+        "Best in bold, second best underlined or in italics.",
+        *_in_full(measured),
     ]
     if sweep.scale:
         lines.insert(
@@ -58,6 +62,22 @@ def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
             "published; they show that the table works, not what it would say.",
         )
     return lines
+
+
+def _in_full(measured: list[Measured]) -> list[str]:
+    """How many accuracies were measured in all of the protocol's rounds, and how many of these are near the paper's."""
+    full = [
+        each for each in measured
+        if each.cell.measure.is_accuracy and each.variant and each.variant.rounds == each.rounds_of_protocol
+        and not math.isnan(each.difference)
+    ]  # fmt: skip
+    near = [each for each in full if abs(each.difference) <= max(_NEAR, each.printed.std or 0.0)]
+    if not full:
+        return ["No cell was run for all rounds of the protocol."]
+    return [
+        f"{len(full)} cells were run for all rounds of the protocol; {len(near)} of them are within {_NEAR} points, or "
+        "within the published standard deviation where that is more, of what was published."
+    ]
 
 
 def _sheet(table: Table, measured: list[Measured]) -> Sheet:
@@ -81,9 +101,9 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
         seeds = sorted({len(each.values) for each in done})
         rows.append([
             Entry(row), Entry(f"{len(done)} of {len(there)}"), Entry(f"{_range(seeds)} / {len(table.seeds)}"),
-            Entry(_rounds(there)), Entry(_data(there) or NOTHING),
+            Entry(_rounds(there)), Entry(_data(there) or NOTHING), Entry(_commits(done) or NOTHING),
         ])  # fmt: skip
-    header = ["", "cells", f"{table.repetitions} / asked", "rounds run / in the protocol", "data used"]
+    header = ["", "cells", f"{table.repetitions} / asked", "rounds run / in the protocol", "data used", "commit"]
     return Sheet("What was run", header, rows)
 
 
@@ -150,6 +170,12 @@ def _range(numbers: list[int]) -> str:
 
 def _data(cells: list[Measured]) -> str:
     return ", ".join(dict.fromkeys(each.variant.data for each in cells if each.variant))
+
+
+def _commits(cells: list[Measured]) -> str:
+    """By which commits of fedexp the runs were made."""
+    made = [run.result.get("commit") for each in cells if each.variant for run in each.variant.runs]
+    return ", ".join(dict.fromkeys(commit for commit in made if commit))  # an installed wheel tells none
 
 
 def _agreement(table: Table, measured: list[Measured]) -> Sheet:

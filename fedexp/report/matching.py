@@ -61,9 +61,10 @@ class Found:
 
 
 class Matcher:
-    """Finds runs for the jobs of a table."""
+    """Finds runs for the jobs of a table. shorter: also those of fewer rounds than the jobs ask for."""
 
-    def __init__(self, runs: Iterable[Recorded], scale: str | None) -> None:
+    def __init__(self, runs: Iterable[Recorded], scale: str | None, shorter: bool = False) -> None:
+        self.shorter = shorter
         self.by_fingerprint: dict[str, list[Recorded]] = defaultdict(list)
         self.by_names: dict[tuple[str, ...], list[Recorded]] = defaultdict(list)
         for run in runs:
@@ -74,15 +75,15 @@ class Matcher:
     def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> Found:
         """What is there for a cell, given its jobs (a job a seed); `peers`: one job of every cell of the table.
 
-        Runs are read after as many rounds as the jobs ask for. Those that the jobs ask for come first, whatever they
-        deviate in.
+        Runs are read after as many rounds as the jobs ask for, or, where shorter ones will do, as they have. Those
+        that the jobs ask for come first, whatever they deviate in.
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
         asked = dict.fromkeys(each.fingerprint for each in jobs)
-        exact = [run.at(each.config.rounds) for each in jobs for run in self.by_fingerprint[each.fingerprint]]
+        exact = [self._after(run, each.config.rounds) for each in jobs for run in self.by_fingerprint[each.fingerprint]]
         like = [
-            run for run in (run.at(job.config.rounds) for run in self.by_names[_names(job)])
+            run for run in (self._after(run, job.config.rounds) for run in self.by_names[_names(job)])
             if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
         ]  # fmt: skip
         together: dict[str, list[Recorded]] = defaultdict(list)
@@ -104,6 +105,10 @@ class Matcher:
             len(variant.deviation), -len(variant.runs), -variant.rounds,
         ))  # fmt: skip
         return Found(variants, incomplete)
+
+    def _after(self, run: Recorded, rounds: int) -> Recorded:
+        done = run.result.get("rounds", rounds) if self.shorter else rounds
+        return run.at(min(done, rounds))
 
 
 def _protocol(job: Job) -> Settings:

@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from matplotlib.figure import Figure
 from rich import box
@@ -78,6 +79,10 @@ def markdown(page: Page) -> str:
             parts.append(_plain_markdown(sheet.caption))
     if page.notes:
         parts.append("\n".join(f"- {_plain_markdown(note)}" for note in page.notes))
+    parts += [
+        f"![{_plain_markdown(picture.title)}]({quote(picture.name)}.png)"
+        for picture in page.pictures if picture.draw is not None
+    ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,0 +1,58 @@
+"""Papers' protocols that were run beside what the papers printed: a page a paper."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pandas as pd
+import yaml
+from hydra import initialize_config_dir
+
+from fedexp.config.compose import CONF, Composer
+from fedexp.report.comparison import compare
+from fedexp.report.page import Page
+from fedexp.report.runs import Recorded
+from fedexp.sweep.jobs import sweeps
+
+
+def paper_pages(
+    runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
+) -> Iterator[Page]:
+    """A page for each paper whose protocol some of the runs follow (their key `paper`) and of whose tables some cell
+    was measured: those tables, one after another. targets and baseline: as in any_runs.compare_runs."""
+    followed = {str(run.config.get("paper")) for run in runs}
+    for paper, tables in _tables().items():
+        if paper not in followed:
+            continue
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composer = Composer()  # which the tables of a paper share
+            pages = [
+                compare(sweep, runs, targets, baseline, shorter=True)
+                for table in tables for sweep in sweeps([f"+table={table}"], composer)
+            ]  # fmt: skip
+        measured = [page for page in pages if page.records["measured"].notna().any()]
+        if measured:
+            yield _joined(paper, measured)
+
+
+def _tables() -> dict[str, list[str]]:
+    """The names of the published tables by paper."""
+    found: dict[str, list[str]] = {}
+    for file in sorted((CONF / "table").glob("*.yaml")):
+        found.setdefault(str(yaml.safe_load(file.read_text()).get("paper")), []).append(file.stem)
+    return found
+
+
+def _joined(paper: str, pages: Sequence[Page]) -> Page:
+    """The pages of a paper's tables as one, in which each part says of which table it is."""
+    name = pages[0].title.partition(",")[0]  # of "FedCat, table 1: ..."
+    whole = Page(paper, f"{name}: measured beside published")
+    for page in pages:
+        whole.lead += [f"{page.title}. {page.lead[0]}", *page.lead[1:]]
+        whole.sheets += [replace(sheet, title=f"{page.title}: {sheet.title}") for sheet in page.sheets]
+        whole.notes += [f"{page.title}: {note}" for note in page.notes]
+        whole.pictures += [
+            replace(each, name=f"{page.name}_{each.name}", title=f"{page.title}: {each.title}")
+            for each in page.pictures
+        ]  # fmt: skip
+    whole.records = pd.concat([page.records for page in pages], ignore_index=True)
+    return whole
