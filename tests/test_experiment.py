@@ -282,7 +282,7 @@ def test_speed_is_examples_by_the_seconds_so_far(monkeypatch, tmp_path):
     assert run(monkeypatch, tmp_path, *words) == 0
     table = pd.read_csv(only_folder(tmp_path) / "metrics.csv")
     examples = table["samples_per_second"] * table["seconds"]
-    assert examples.tolist() == pytest.approx([1437 * round for round in (2, 4, 5)], rel=0.05)
+    assert examples.tolist() == pytest.approx([1437 * number for number in (2, 4, 5)], rel=0.05)
     assert result(tmp_path)["samples_per_second"] == table["samples_per_second"].iloc[-1]
 
 

@@ -187,9 +187,9 @@ class Cadis(FedAvg):
         found = pairs.matrix(state["pairs"]["pair"], self.rescaled(state["pairs"]), clients).toarray()
         return torch.from_numpy(found).fill_diagonal_(1)
 
-    def threshold(self, round: int) -> float:
+    def threshold(self, number: int) -> float:
         """Epsilon of a round: growth^t after round t compounds to growth^(t (t - 1) / 2)."""
-        grown = math.log(self.epsilon_growth) * round * (round - 1) / 2
+        grown = math.log(self.epsilon_growth) * number * (number - 1) / 2
         return min(self.epsilon * math.exp(min(grown, 700.0)), self.epsilon_largest)  # no float beyond e^709
 
     def cluster(self, state: State, ids: Tensor, sizes: Tensor, clients: int) -> tuple[int, Tensor]:

@@ -70,5 +70,5 @@ class FedSoft(ChosenByClients):
     def membership(self, assigned: Tensor, uploads: Tree, models: int) -> Tensor:
         return uploads["importance"].cpu()
 
-    def _is_due(self, round: int | Tensor, memory: Tree) -> Tensor:
-        return round - memory["estimated"] >= self.interval
+    def _is_due(self, number: int | Tensor, memory: Tree) -> Tensor:
+        return number - memory["estimated"] >= self.interval

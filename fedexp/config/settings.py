@@ -38,9 +38,9 @@ class Local:
     def __post_init__(self) -> None:
         check_fields(self, "local")
 
-    def rate(self, round: int) -> float:
+    def rate(self, number: int) -> float:
         """The learning rate of a round (from 0)."""
-        return self.lr * self.lr_decay**round
+        return self.lr * self.lr_decay**number
 
     def schedule(self, size: int) -> tuple[int, int]:
         """(batches an epoch, batches a round) of a client with `size` examples."""

@@ -71,8 +71,8 @@ class Examples:
     round: from 0; None where the client does not take part in one (a survey, an evaluation).
     """
 
-    def __init__(self, world: World, client: int, seed: int, round: int | None = None) -> None:
-        self.world, self.client, self.seed, self.round = world, client, seed, round
+    def __init__(self, world: World, client: int, seed: int, number: int | None = None) -> None:
+        self.world, self.client, self.seed, self.round = world, client, seed, number
         self.rows = world.of(client)
 
     def __len__(self) -> int:

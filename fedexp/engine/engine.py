@@ -79,7 +79,7 @@ class Engine:
 
     @torch.enable_grad()  # also where it is asked for within an evaluation
     def train(
-        self, algorithm: ClientFunctions, round: int, ids: Tensor, download: Tree, memory: Tree,
+        self, algorithm: ClientFunctions, number: int, ids: Tensor, download: Tree, memory: Tree,
         work: list[int] | None = None,
     ) -> Trained:  # fmt: skip
         """Train clients `ids` [K] from what they downloaded and remember, leaves [K, ...] on the device.
@@ -92,26 +92,28 @@ class Engine:
         tasks = [Task(*each) for each in zip(clients, work or [None] * len(clients), again)]
         examples = [self.training.examples(algorithm, task) for task in tasks]
         if ranks.size() == 1:
-            return Trained(*self._run(algorithm, round, tasks, download, memory, len(tasks)), examples)
+            return Trained(*self._run(algorithm, number, tasks, download, memory, len(tasks)), examples)
 
         def some(rows: list[int]) -> Tree:
             """What clients `rows` of the cohort leave, whom this process trains."""
             if self.training.stopped():
                 raise Interrupted
             received, own = (tree.choose(part, torch.tensor(rows)) for part in (download, memory))
-            left = self._run(algorithm, round, [tasks[row] for row in rows], received, own, len(tasks))
+            left = self._run(algorithm, number, [tasks[row] for row in rows], received, own, len(tasks))
             return dict(zip(("upload", "memory", "loss"), left))
 
         found = ranks.trained(ranks.share(examples, ranks.size()), download, some, self.world.device)
         return Trained(found["upload"], found["memory"], found["loss"], examples)
 
-    def inspect(self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree, round: int | None = None) -> Tree:
+    def inspect(
+        self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree, number: int | None = None
+    ) -> Tree:
         """What clients `ids` [n] find out without training, leaves [n, ...]. Nothing is counted as exchanged.
 
-        round: the one in which they take part (from 0); None outside of one.
+        number: of the round in which they take part (from 0); None outside of one.
         """
         found = [
-            self.training.inspect(algorithm, client, tree.take(download, row), tree.take(memory, row), round)
+            self.training.inspect(algorithm, client, tree.take(download, row), tree.take(memory, row), number)
             for row, client in enumerate(ids.tolist())
         ]
         return tree.stack(found)
@@ -146,20 +148,20 @@ class Engine:
         return "vectorized" if self.world.device.type == "cuda" else "workers"
 
     def _run(
-        self, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree, cohort: int
+        self, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree, cohort: int
     ) -> tuple[Tree, Tree, Tensor]:
         """Train clients of a cohort of so many in this process and its workers."""
         if self.mechanism == "vectorized":
-            return self._in_chunks(algorithm, round, tasks, download, memory)
+            return self._in_chunks(algorithm, number, tasks, download, memory)
         workers = min(self.hardware.worker_count, len(tasks))
         try:
             pool = self._pool(algorithm, tasks, download, memory, workers) if self._has_workers(cohort) else None
             if pool is not None:
-                return pool.train(round, tasks, download, memory)
+                return pool.train(number, tasks, download, memory)
         except BaseException:
             self.close()
             raise
-        return train_one_by_one(self.training, algorithm, round, tasks, download, memory)
+        return train_one_by_one(self.training, algorithm, number, tasks, download, memory)
 
     def _pool(
         self, algorithm: ClientFunctions, tasks: list[Task], download: Tree, memory: Tree, workers: int
@@ -183,7 +185,7 @@ class Engine:
         return pool
 
     def _in_chunks(
-        self, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree
+        self, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
     ) -> tuple[Tree, Tree, Tensor]:
         """The cohort, or as many of it at once as memory holds: halved after running out, and kept so."""
         parts: list[tuple[Tree, Tree, Tensor]] = []
@@ -192,7 +194,7 @@ class Engine:
             rows = slice(done, done + (self.at_once or len(tasks)))
             some = (tree.take(part, rows) for part in (download, memory))
             try:
-                parts.append(train_vectorized(self.training, algorithm, round, tasks[rows], *some))
+                parts.append(train_vectorized(self.training, algorithm, number, tasks[rows], *some))
             except torch.OutOfMemoryError:
                 size = len(tasks[rows])
                 if size == 1:

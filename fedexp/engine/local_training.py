@@ -47,9 +47,11 @@ class LocalTraining:
         return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
 
     @torch.no_grad()
-    def inspect(self, algorithm: Question, client: int, download: Tree, memory: Tree, round: int | None = None) -> Tree:
+    def inspect(
+        self, algorithm: Question, client: int, download: Tree, memory: Tree, number: int | None = None
+    ) -> Tree:
         """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
-        examples = Examples(self.world, client, self.seed, round)
+        examples = Examples(self.world, client, self.seed, number)
         return algorithm.inspect(self.model, download, memory["own"], examples)
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
@@ -62,24 +64,24 @@ class LocalTraining:
         size = int(self.world.sizes[task.client])
         return sum(each.local.examples(size) for each in self.passes(algorithm, task))
 
-    def scalars(self, passes: Sequence[Pass], round: int, clients: list[int]) -> dict[str, Tensor]:
+    def scalars(self, passes: Sequence[Pass], number: int, clients: list[int]) -> dict[str, Tensor]:
         """The numbers of a `Client` by name, for several clients at once, each in a pass: each [K], on the device."""
         sizes, local = self.world.sizes[clients], passes[0].local  # which differ in their lengths alone
         steps = torch.tensor([each.local.schedule(int(size))[1] for each, size in zip(passes, sizes)])
         keys = torch.tensor([
-            noise_key(self.seed, round, client, each.stream) for each, client in zip(passes, clients)
+            noise_key(self.seed, number, client, each.stream) for each, client in zip(passes, clients)
         ])  # fmt: skip
-        lr = torch.full_like(steps, local.rate(round), dtype=self.world.dtype)
+        lr = torch.full_like(steps, local.rate(number), dtype=self.world.dtype)
         numbers = {
             "size": sizes, "steps": steps, "path": local.path(steps).to(self.world.dtype), "lr": lr,
-            "round": torch.full_like(steps, round), "key": keys,
+            "round": torch.full_like(steps, number), "key": keys,
         }  # fmt: skip
         return {name: value.to(self.world.device) for name, value in numbers.items()}
 
-    def client(self, each: Pass, round: int, client: int, download: Tree, memory: Tree) -> Client:
+    def client(self, each: Pass, number: int, client: int, download: Tree, memory: Tree) -> Client:
         """ONE client, ready for a pass. memory: its own."""
-        found = self.inspect(each.functions, client, download, {"own": memory}, round)
-        numbers = {name: value[0] for name, value in self.scalars([each], round, [client]).items()}
+        found = self.inspect(each.functions, client, download, {"own": memory}, number)
+        numbers = {name: value[0] for name, value in self.scalars([each], number, [client]).items()}
         return Client(download, memory, found, each.functions.start(download, memory, found), **numbers)
 
     def objective(
@@ -95,7 +97,7 @@ class LocalTraining:
         return loss, {name: value.detach() for name, value in now.statistics.items()}
 
     def train(
-        self, algorithm: ClientFunctions, round: int, task: Task, download: Tree, memory: Tree, untrained: bool = False
+        self, algorithm: ClientFunctions, number: int, task: Task, download: Tree, memory: Tree, untrained: bool = False
     ) -> tuple[Tree, Tree, Tensor]:
         """Train a client: what it uploads, what it remembers, and its mean loss over all steps of its own pass.
 
@@ -104,8 +106,8 @@ class LocalTraining:
         upload: Tree = {}
         kept, reported = memory, torch.zeros((), dtype=self.world.dtype)
         for each in self.passes(algorithm, task):
-            client = self.client(each, round, task.client, download, kept["own"])
-            params, loss = self._carry_out(each, round, task.client, client, untrained)
+            client = self.client(each, number, task.client, download, kept["own"])
+            params, loss = self._carry_out(each, number, task.client, client, untrained)
             if each.functions is algorithm:
                 reported = loss
                 upload, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
@@ -114,17 +116,17 @@ class LocalTraining:
         return upload, kept, reported
 
     def _carry_out(
-        self, each: Pass, round: int, number: int, client: Client, untrained: bool
+        self, each: Pass, number: int, owner: int, client: Client, untrained: bool
     ) -> tuple[Params, Tensor]:  # fmt: skip
-        """The weights that a pass of client `number` ends at, and its mean loss."""
+        """The weights that a pass of client `owner` ends at in a round, and its mean loss."""
         world, algorithm, local = self.world, each.functions, each.local
         params = {name: value.detach().clone() for name, value in client.start.items()}
         trained = algorithm.trains(self.model)
         weights = {name: params[name].requires_grad_() for name in trained if name in params}
         buffers = {name: value for name, value in params.items() if name not in weights}
-        rows, tensors, total = world.of(number), list(weights.values()), torch.zeros((), dtype=world.dtype)
-        optimizer = Optimizer(tensors, local, local.rate(round), fused=True)
-        plan = () if untrained else batches(self.seed, round, number, len(rows), local, each.stream)
+        rows, tensors, total = world.of(owner), list(weights.values()), torch.zeros((), dtype=world.dtype)
+        optimizer = Optimizer(tensors, local, local.rate(number), fused=True)
+        plan = () if untrained else batches(self.seed, number, owner, len(rows), local, each.stream)
         steps = 0
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], client.key + step

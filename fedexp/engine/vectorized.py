@@ -28,14 +28,14 @@ _PREPARED = 2**25  # entries of prepared examples in memory at once
 
 
 def train_vectorized(
-    training: LocalTraining, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree
+    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
 ) -> tuple[Tree, Tree, Tensor]:
     """Carry out all tasks at once: uploads and memory, leaves [K, ...], and mean local losses [K]."""
     uploads, kept, clients = {}, memory, [task.client for task in tasks]
     reported = torch.zeros(len(tasks), dtype=training.world.dtype, device=training.world.device)
     for passes in zip(*(training.passes(algorithm, task) for task in tasks)):
         functions = passes[0].functions
-        stack, cohort, losses, rank = _carry_out(training, passes, round, clients, download, kept["own"])
+        stack, cohort, losses, rank = _carry_out(training, passes, number, clients, download, kept["own"])
         back = torch.argsort(rank)
         if functions is algorithm:
             uploads, kept = over_clients(
@@ -49,7 +49,7 @@ def train_vectorized(
 
 
 def _carry_out(
-    training: LocalTraining, passes: Sequence[Pass], round: int, ids: list[int], download: Tree, memory: Tree
+    training: LocalTraining, passes: Sequence[Pass], number: int, ids: list[int], download: Tree, memory: Tree
 ) -> tuple[Stack, Client, Tensor, Tensor]:
     """A pass of all of `ids`, which differs between them in its length alone: the weights that they end at, they
     themselves, their mean losses, all in an order of falling numbers of steps; and which of `ids` is where in it."""
@@ -60,16 +60,16 @@ def _carry_out(
 
     rank = torch.tensor(order, device=device)
     received, own = (tree.choose(part, rank) for part in (download, memory))
-    cohort = _cohort(training, passes, round, ids, received, own)
+    cohort = _cohort(training, passes, number, ids, received, own)
     stack = {name: leaf.clone() for name, leaf in cohort.start.items()}
     names = [name for name in algorithm.trains(training.model) if name in stack]
-    rate = local.rate(round)
+    rate = local.rate(number)
     lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
     step = torch.compile(_step, fullgraph=True) if training.compiled else _step
     total = torch.zeros(len(ids), dtype=world.dtype, device=device)
 
-    for active, batch, padded in _batches(training, passes, round, ids, taken, cohort.key):
+    for active, batch, padded in _batches(training, passes, number, ids, taken, cohort.key):
         live = {name: leaf[:active] for name, leaf in stack.items()}
         now = _each(itemgetter(slice(active)), cohort)
         step(training, algorithm, optimizer, live, total[:active], batch, now, padded)
@@ -111,15 +111,15 @@ def _each(function: Any, part: Any) -> Any:
 
 
 def _cohort(
-    training: LocalTraining, passes: Sequence[Pass], round: int, ids: list[int], download: Tree, memory: Tree
+    training: LocalTraining, passes: Sequence[Pass], number: int, ids: list[int], download: Tree, memory: Tree
 ) -> Client:  # fmt: skip
     """A Client whose leaves are those of all clients, [K, ...]."""
     functions = passes[0].functions
     found = [
-        training.inspect(functions, client, tree.take(download, k), {"own": tree.take(memory, k)}, round)
+        training.inspect(functions, client, tree.take(download, k), {"own": tree.take(memory, k)}, number)
         for k, client in enumerate(ids)
     ]
-    stacked, numbers = tree.stack(found), training.scalars(passes, round, ids)
+    stacked, numbers = tree.stack(found), training.scalars(passes, number, ids)
     with torch.no_grad():
         start = over_clients(
             lambda download, memory, found, key: functions.start(download, memory, found),
@@ -148,7 +148,7 @@ def _gradients(
 
 
 def _batches(
-    training: LocalTraining, passes: Sequence[Pass], round: int, ids: list[int], taken: list[int], keys: Tensor
+    training: LocalTraining, passes: Sequence[Pass], number: int, ids: list[int], taken: list[int], keys: Tensor
 ) -> Iterator[tuple[int, Batch, bool]]:
     """Step by step: how many rows are still active, their batches [active, ...], and whether any is padded.
 
@@ -156,7 +156,7 @@ def _batches(
     """
     world, sizes = training.world, training.world.sizes
     tables = [
-        torch.cat(list(positions(training.seed, round, client, int(sizes[client]), each.local, each.stream)))
+        torch.cat(list(positions(training.seed, number, client, int(sizes[client]), each.local, each.stream)))
         for each, client in zip(passes, ids)
     ]
     width = max(table.shape[1] for table in tables)

@@ -22,12 +22,12 @@ Layout = list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]  # path, sh
 
 
 def train_one_by_one(
-    training: LocalTraining, algorithm: ClientFunctions, round: int, tasks: list[Task], download: Tree, memory: Tree
+    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
 ) -> tuple[Tree, Tree, Tensor]:
     """Train all clients in this process, one after another."""
     _keep_freed_memory()
     done = [
-        training.train(algorithm, round, task, tree.take(download, row), tree.take(memory, row))
+        training.train(algorithm, number, task, tree.take(download, row), tree.take(memory, row))
         for row, task in enumerate(tasks)
     ]
     uploads, kept, losses = zip(*done)
@@ -73,8 +73,8 @@ class Exchange:
 def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions, exchange: Exchange) -> None:
     """A worker's life: train each client that is asked for as (round, row, task), and answer with None or with what
     went wrong, until the pipe closes or the server is gone."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     torch.set_num_threads(1)
     _keep_freed_memory()
@@ -82,13 +82,13 @@ def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions,
     training = replace(training, stopped=lambda: os.getppid() != parent)  # a server that was killed cannot say so
     while True:
         try:
-            round, row, task = pipe.recv()
+            number, row, task = pipe.recv()
         except (EOFError, OSError):  # the latter where the last answer was never read
             return
         failure = None
         try:
             received = exchange.received(row)
-            exchange.leave(row, training.train(algorithm, round, task, received["download"], received["memory"]))
+            exchange.leave(row, training.train(algorithm, number, task, received["download"], received["memory"]))
         except Interrupted:
             return
         except Exception:

@@ -66,7 +66,7 @@ class WorkerPool:
         """Whether this pool can train `count` clients from `download` and `memory`."""
         return self.exchange.fits(count, {"download": download, "memory": memory})
 
-    def train(self, round: int, tasks: list[Task], download: Tree, memory: Tree) -> tuple[Tree, Tree, Tensor]:
+    def train(self, number: int, tasks: list[Task], download: Tree, memory: Tree) -> tuple[Tree, Tree, Tensor]:
         """Carry out all tasks; the longest first, so that no worker is left with one of them at the end.
 
         Raises WorkerDied where a client's worker has died in each of ATTEMPTS attempts.
@@ -79,7 +79,7 @@ class WorkerPool:
         while waiting or busy:
             for pipe in [pipe for pipe in self.workers if pipe not in busy][: len(waiting)]:
                 busy[pipe] = row = waiting.pop()
-                if not _sent(pipe, (round, row, tasks[row])):
+                if not _sent(pipe, (number, row, tasks[row])):
                     waiting.append(self._lost(busy, pipe, tasks, tried))
             for pipe in cast(list[Connection], wait(list(busy), timeout=0.5)):
                 try:

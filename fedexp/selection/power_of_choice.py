@@ -52,8 +52,8 @@ class PowerOfChoice(Uniform):
             return torch.randperm(ctx.clients, generator=gen)[: self.count(ctx)]
         return torch.multinomial(ctx.sizes.double(), self.count(ctx), generator=gen)
 
-    def question(self, algorithm: ClientFunctions, round: int, ctx: Context) -> Question:
-        return Loss(algorithm, round, ctx.local.batch_size if self.loss == "batch" else None)
+    def question(self, algorithm: ClientFunctions, number: int, ctx: Context) -> Question:
+        return Loss(algorithm, number, ctx.local.batch_size if self.loss == "batch" else None)
 
     def choose(self, ids: Tensor, answers: Tree, ctx: Context) -> Tensor:
         losses = answers["loss"].cpu().nan_to_num(nan=torch.inf)

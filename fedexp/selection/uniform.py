@@ -47,9 +47,9 @@ class Uniform(Frozen):
         """Client ids [K]."""
         return torch.randperm(ctx.clients, generator=gen)[: ctx.cohort]
 
-    def question(self, algorithm: ClientFunctions, round: int, ctx: Context) -> Question | None:
-        """What the clients that `select` gives are asked before they are chosen from, in round `round` (from 0), by its
-        `inspect` and as a survey; None: nothing, they are the cohort."""
+    def question(self, algorithm: ClientFunctions, number: int, ctx: Context) -> Question | None:
+        """What the candidates that `select` gives are asked in round `number` (from 0), in a survey by its `inspect`,
+        before the cohort is chosen from them; None: nothing is asked, the candidates are the cohort."""
         return None
 
     def choose(self, ids: Tensor, answers: Tree, ctx: Context) -> Tensor:

@@ -42,9 +42,9 @@ def tensor(*rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def fresh_state(round=0):
+def fresh_state(number=0):
     known = pairs.new(similarity=torch.float64, meetings=torch.int64)
-    return {"round": round, "pairs": known, "touched": torch.empty(0, dtype=torch.int64)}
+    return {"round": number, "pairs": known, "touched": torch.empty(0, dtype=torch.int64)}
 
 
 def met(known):
@@ -124,12 +124,13 @@ def test_asking_only_clients_that_have_something_new_to_say_leaves_nothing_out(t
     algorithm, gen = Cadis(transitive=transitive, gamma=0.3, epsilon=0.1), torch.Generator().manual_seed(5)
     state = every = fresh_state()
     met_by_now = 0
-    for round in range(10):
+    for number in range(10):
         ids = torch.randperm(20, generator=gen)[:4]
         change = 1 + torch.randn(4, 1, 5, generator=gen, dtype=torch.float64)
         every = {**every, "touched": torch.arange(20)}
         state, every = (
-            algorithm.learn({**each, "round": round}, ids, change, 20, generator(round, "t")) for each in (state, every)
+            algorithm.learn({**each, "round": number}, ids, change, 20, generator(number, "t"))
+            for each in (state, every)
         )
         met_by_now += 6
     assert known(state, "similarity") == known(every, "similarity")
@@ -138,9 +139,9 @@ def test_asking_only_clients_that_have_something_new_to_say_leaves_nothing_out(t
 
 def test_a_million_clients_cost_what_those_that_met_cost():
     algorithm, state, gen = Cadis(gamma=1.0), fresh_state(), torch.Generator().manual_seed(5)
-    for round, ids in enumerate([[7, 999_999, 500_000], [7, 12, 3]]):
+    for number, ids in enumerate([[7, 999_999, 500_000], [7, 12, 3]]):
         change = torch.randn(3, 1, 5, generator=gen, dtype=torch.float64)
-        state = learn(algorithm, {**state, "round": round}, ids, change[:, 0].tolist(), clients=10**6)
+        state = learn(algorithm, {**state, "round": number}, ids, change[:, 0].tolist(), clients=10**6)
         algorithm.cluster(state, torch.tensor(ids), torch.ones(3), 10**6)
     assert len(state["pairs"]["pair"]) == 6 + 4, "pairs that met, and those that met client 7 at different times"
     assert tree.size_in_bytes(state["pairs"]) == 10 * 24
@@ -182,9 +183,9 @@ def test_q_matrix_without_a_span_or_with_a_diverged_model(rescaling):
 def test_epsilon_rises_and_stays_at_its_largest():
     algorithm = Cadis(epsilon=0.9)
     epsilon = 0.9
-    for round in range(30):
-        assert algorithm.threshold(round) == pytest.approx(epsilon)
-        epsilon = min(epsilon * 1.0005**round, 0.985)
+    for number in range(30):
+        assert algorithm.threshold(number) == pytest.approx(epsilon)
+        epsilon = min(epsilon * 1.0005**number, 0.985)
     assert algorithm.threshold(19) < 0.985 == algorithm.threshold(20)
     assert Cadis().threshold(6) < 0.985 == Cadis().threshold(7)
     assert Cadis(epsilon_growth=2.0).threshold(10**6) == 0.985
@@ -195,8 +196,8 @@ def test_a_round_clusters_with_the_epsilon_of_that_round():
     """Epsilon is 0.9, 0.9, 0.99 in the first three; clients 0 and 1 have Q = 0.94."""
     algorithm = Cadis(epsilon=0.9, epsilon_growth=1.1, epsilon_largest=1.0)
     state = met({(0, 1): 0.94, (0, 2): 0.0})  # the least similarity is 0: Q is the similarity
-    for round, clusters in enumerate([1, 1, 2]):
-        found, _ = algorithm.cluster({**state, "round": round}, torch.tensor([0, 1]), torch.ones(2), 3)
+    for number, clusters in enumerate([1, 1, 2]):
+        found, _ = algorithm.cluster({**state, "round": number}, torch.tensor([0, 1]), torch.ones(2), 3)
         assert found == clusters
 
 

@@ -55,7 +55,7 @@ def test_the_count_is_noisy():
     privacy = AdaptiveClipping(noise_multiplier=0.5, count_noise=3.0, rate=1.0)
     memory = {"clip_norm": torch.tensor(1.0, dtype=torch.float64)}
     told = {"within": torch.tensor([True, False])}
-    moved = [-math.log(float(privacy.learn(memory, told, context(), round)["clip_norm"])) for round in range(400)]
+    moved = [-math.log(float(privacy.learn(memory, told, context(), number)["clip_norm"])) for number in range(400)]
     assert torch.tensor(moved).std().item() == pytest.approx(3.0 / 2, rel=0.15)
 
 

@@ -68,7 +68,7 @@ def test_updates_are_clipped_by_hand():
 
 def test_noise_is_z_times_c_on_the_sum_and_its_own_in_each_round():
     privacy, zero = DpFedAvg(noise_multiplier=2.0, clip_norm=0.5), {"a": torch.zeros(200, 100)}
-    noise = [privacy.perturb(zero, 4, {}, context(cohort=4), round)["a"] for round in (0, 1)]
+    noise = [privacy.perturb(zero, 4, {}, context(cohort=4), number)["a"] for number in (0, 1)]
     for each in noise:
         assert float(each.std()) == pytest.approx(2.0 * 0.5 / 4, rel=0.02)
         assert abs(float(each.mean())) < 4 * 0.25 / math.sqrt(each.numel())

@@ -143,8 +143,8 @@ def test_on_a_batch():
     ctx = context(kind="cnn")
     state, ids = start(POWER, ctx), torch.arange(6)
 
-    def asked(round, examples):
-        return POWER.survey(state, ids, POWER.download(state, ids, ctx), ctx, Loss(POWER, round, examples))["loss"]
+    def asked(number, examples):
+        return POWER.survey(state, ids, POWER.download(state, ids, ctx), ctx, Loss(POWER, number, examples))["loss"]
 
     whole, first, again, second = asked(0, None), asked(0, 8), asked(0, 8), asked(1, 8)
     assert first.equal(again)
