@@ -17,11 +17,12 @@ from fedexp.sweep.jobs import sweeps
 def paper_pages(
     runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
 ) -> Iterator[Page]:
-    """A page for each paper whose protocol some of the runs follow (their key `paper`) and of whose tables some cell
-    was measured: those tables, one after another. targets and baseline: as in any_runs.compare_runs."""
+    """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, and
+    of whose tables some cell was measured: those tables, one after another. targets and baseline: as in
+    any_runs.compare_runs."""
     followed = {str(run.config.get("paper")) for run in runs}
     for paper, tables in _tables().items():
-        if paper not in followed:
+        if not any(each == paper or each.startswith(f"{paper}_") for each in followed):
             continue
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composer = Composer()  # which the tables of a paper share

@@ -39,6 +39,22 @@ def test_fedcat_s_run_level_keys():
 
 
 @pytest.mark.parametrize("dataset", DATASETS["fedcat"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedgen", "fedprox"])
+def test_fedcat_code_differs_from_fedcat_in_momentum_and_the_dirichlet_split_alone(dataset, algorithm):
+    partition = "natural" if dataset == "femnist" else "dir0.5"
+    words = [f"dataset={dataset}", f"algorithm={algorithm}", f"partition={partition}"]
+    own, paper = composed("paper=fedcat_code", *words), composed("paper=fedcat", *words)
+    check(own)
+    assert (own.local.momentum, own.partition.get("construction")) == (
+        0.5, None if dataset == "femnist" else "class_split",
+    )  # fmt: skip
+    own.local.momentum, own.paper = 0.9, "fedcat"
+    if dataset != "femnist":
+        own.partition.construction = "client_prior"
+    assert own == paper
+
+
+@pytest.mark.parametrize("dataset", DATASETS["fedcat"])
 def test_fedgen_s_terms_do_not_fade_in_fedcat_s_protocol(dataset):
     algorithm = build_algorithm(composed("paper=fedcat", f"dataset={dataset}", "algorithm=fedgen"))
     assert algorithm.decay == 1 and algorithm.alpha > 0 and algorithm.beta > 0
