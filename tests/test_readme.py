@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import initialize_config_dir
 
 from fedexp.config.compose import CONF, Composer
@@ -61,6 +62,16 @@ def test_a_command_composes(composer, words):
     jobs = [job for each in sweeps([*words, *once], composer) for job in each.jobs]
     assert jobs
     assert [job.error for job in jobs if job.config is None] == []
+
+
+def test_what_wandb_s_sweep_file_asks_for_composes(composer):
+    """Its agent puts KEY=VALUE for each parameter in the place of args_no_hyphens."""
+    block = re.search(r"    (method: bayes\n(?: {4}.*\n)+)", README.read_text())[1]
+    sweep = yaml.safe_load(textwrap.dedent(f"    {block}"))
+    assert sweep["command"][1:4] == ["python", "-m", "fedexp"] and sweep["command"][-1] == "${args_no_hyphens}"
+    chosen = {name: each.get("min") or each["values"][0] for name, each in sweep["parameters"].items()}
+    config = composer([f"{name}={value}" for name, value in chosen.items()])
+    assert (config.algorithm.name, config.local.lr) == (chosen["algorithm"], chosen["local.lr"])
 
 
 def test_all_of_them_are_found():

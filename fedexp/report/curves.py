@@ -34,6 +34,11 @@ class Line:
     runs: int
     published: float | None = None
 
+    @property
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """One standard deviation below and above the mean, where accuracies can be."""
+        return np.maximum(self.mean - self.std, 0.0), np.minimum(self.mean + self.std, 100.0)
+
 
 def picture(
     name: str, title: str, groups: Mapping[str, Sequence[Recorded]], published: Mapping[str, float],
@@ -82,8 +87,7 @@ def _figure(lines: Sequence[Line], clock: str) -> Figure:
                 few = "o" if len(x) < _FEW else None
                 axes.plot(x, line.mean, own.dash, color=own.colour, label=line.label, lw=1.5, marker=few, ms=3)
                 if line.runs > 1:
-                    low, high = line.mean - line.std, line.mean + line.std
-                    axes.fill_between(x, low, high, color=own.colour, alpha=0.15, linewidth=0)
+                    axes.fill_between(x, *line.band, color=own.colour, alpha=0.15, linewidth=0)
                 if line.published is not None and name == "round":
                     edge = {"transform": axes.get_yaxis_transform(), "clip_on": False}
                     axes.plot([1.0], [line.published], "<", color=own.colour, **edge)
@@ -129,7 +133,8 @@ def _traces(line: Line) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     found = []
     if line.runs > 1:
         around = {name: np.concatenate([x, x[::-1]]) for name, x in line.along.items()}
-        y = np.concatenate([line.mean + line.std, (line.mean - line.std)[::-1]])
+        low, high = line.band
+        y = np.concatenate([high, low[::-1]])
         found.append((
             {**shared, "y": y, "mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": own.colour,
              "opacity": 0.15, "hoverinfo": "skip", "showlegend": False}, around,
