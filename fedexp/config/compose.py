@@ -3,6 +3,7 @@
 import pickle
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError, require
@@ -154,13 +156,24 @@ class Composer:
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
         if choices not in self._bases:
             try:
-                self._bases[choices] = pickle.dumps(compose("config", overrides=list(choices)), pickle.HIGHEST_PROTOCOL)
+                self._bases[choices] = pickle.dumps(self._composed(choices), pickle.HIGHEST_PROTOCOL)
             except Exception as error:
                 self._bases[choices] = error
         base = self._bases[choices]
         if isinstance(base, Exception):
             raise base
         return pickle.loads(base)
+
+    def _composed(self, choices: tuple[str, ...]) -> DictConfig:
+        if not any(override.is_hydra_override() for override in self.parse(choices)):
+            # What the loader cannot compose is Hydra's own to compose, or to refuse in its words.
+            with suppress(Exception):
+                return self._loader.compose(choices)
+        return compose("config", overrides=list(choices))
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return Loader(GlobalHydra.instance().config_loader().get_search_path(), self.parse)
 
     def is_value(self, override: Override) -> bool:
         """Whether it is about a key and not about the choice of a group."""

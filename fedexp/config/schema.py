@@ -4,7 +4,7 @@ import inspect
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import isfinite
 from typing import Annotated, Any, get_type_hints
 
@@ -215,7 +215,7 @@ def _check_plain(value: Any, key: str) -> None:
 
 
 @cache
-def _types(schema: type) -> dict[str, Any]:
+def _types(schema: Any) -> dict[str, Any]:
     return get_type_hints(schema)
 
 
@@ -322,7 +322,7 @@ def _of_fedexp(path: str) -> Any:
 
 def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
     """OmegaConf's own conversion rules, against the constructor's type hints."""
-    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    hints = _types(target.__init__ if inspect.isclass(target) else target)
     for name, value in own.items():
         if isinstance(value, dict) and "_target_" in value:
             continue
@@ -333,14 +333,24 @@ def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
             raise ConfigError(f"{group}.{name}._target_", None, "must name a class or function")
         if hints.get(name) is bool:
             require(isinstance(value, bool), f"{group}.{name}", value, "must be true or false")
-        try:
-            schema = OmegaConf.structured(make_dataclass("Schema", [(name, hints.get(name, Any), MISSING)]))
-        except OmegaConfBaseException:
-            continue  # a type that YAML cannot express: the constructor's own business
-        try:
-            OmegaConf.merge(schema, {name: value})
-        except OmegaConfBaseException as error:
-            raise ConfigError(f"{group}.{name}", value, str(error).splitlines()[0]) from error
+        plain = isinstance(value, str | int | float | None)  # a list has no hash to be known by
+        refused = (_refused if plain else _refused.__wrapped__)(name, hints.get(name, Any), value)
+        if refused is not None:
+            raise ConfigError(f"{group}.{name}", value, str(refused).splitlines()[0]) from refused
+
+
+@lru_cache(maxsize=10_000, typed=True)  # a table's cells have the same few values again and again
+def _refused(name: str, hint: Any, value: Any) -> OmegaConfBaseException | None:
+    """What OmegaConf says against `value` as an argument of this type; None where it converts."""
+    try:
+        schema = OmegaConf.structured(make_dataclass("Schema", [(name, hint, MISSING)]))
+    except OmegaConfBaseException:
+        return None  # a type that YAML cannot express: the constructor's own business
+    try:
+        OmegaConf.merge(schema, {name: value})
+    except OmegaConfBaseException as error:
+        return error
+    return None
 
 
 def arguments(node: DictConfig) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def assert_remarks(job, line):
 
 def check_built(config):
     """Every key is an argument of its constructor, and values are possible (private pictures need a folder)."""
-    config = config.copy()
     if OmegaConf.is_missing(config.dataset, "root"):
+        config = config.copy()
         config.dataset.root = "pictures"
     check(config)

