@@ -3,10 +3,12 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -59,12 +61,26 @@ def _hydra(words: list[str]) -> None:
     """Hand the words to Hydra. Raises NoConfig for whatever happens before a run or a sweep has begun."""
     sys.argv[1:] = in_order(words)
     try:
-        entry()
+        with _mode_as_said(words):
+            entry()
     except Exception as error:
         explained = isinstance(error, ConfigError | HydraException | OmegaConfBaseException)
         if explained or _reached(error, entry.__wrapped__) or _reached(error, FedexpSweeper.sweep):
             raise
         raise NoConfig(words, error) from error
+
+
+@contextmanager
+def _mode_as_said(words: list[str]) -> Iterator[None]:
+    """Hydra composes the whole config once more than needed, only to see whether its hydra.mode asks for many runs. No
+    file of conf/ sets it: without a word about Hydra or another folder of configs there is nothing to see."""
+    look = Hydra.get_mode
+    if not any("hydra" in word or word.startswith(("--config", "-c")) for word in words):
+        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Hydra.get_mode = look  # type: ignore[method-assign]
 
 
 def _reached(error: Exception, function: Callable[..., Any]) -> bool:

@@ -7,9 +7,8 @@ import time
 
 import pytest
 import torch
-from program import fork, metrics, only_folder, result, run, same_results, start, wait_for_rounds
+from program import FEW, fork, metrics, only_folder, result, run, same_results, wait_for_rounds
 
-FEW = ["dataset=made", "dataset.shape=[1,8,8]", "dataset.train=600", "dataset.test=60", "partition=classes2"]
 CLOCK = ("seconds", "samples_per_second")
 
 
@@ -36,7 +35,7 @@ EXTENDED = {
 @pytest.mark.parametrize("name", EXTENDED)
 def test_more_rounds_go_on_where_a_finished_run_has_ended(monkeypatch, tmp_path, name, capfd):
     """Two rounds, then five, are five at once, to the bit."""
-    words = [*FEW, *EXTENDED[name], "hardware.workers=1"]
+    words = [*FEW, *EXTENDED[name]]
     assert run(monkeypatch, tmp_path / "parts", *words, "rounds=2") == 0
     assert result(tmp_path / "parts")["rounds"] == 2
     capfd.readouterr()
@@ -57,14 +56,14 @@ def test_a_shorter_runs_last_round_is_no_row_of_a_longer_ones(monkeypatch, tmp_p
     """It was evaluated because it was the last."""
     for root, lengths in ((tmp_path / "parts", (3, 5)), (tmp_path / "whole", (5,))):
         for rounds in lengths:
-            assert run(monkeypatch, root, "evaluate.every=2", f"rounds={rounds}", "hardware.workers=1") == 0
+            assert run(monkeypatch, root, *FEW, "evaluate.every=2", f"rounds={rounds}") == 0
     assert metrics(tmp_path / "parts")["round"].tolist() == [2, 4, 5]
     assert same_results(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_a_longer_run_that_was_interrupted(monkeypatch, tmp_path, one_thread, capfd):
     """It finds the rounds that had been carried out, refuses to end between them and where it is, and goes on."""
-    words = [*FEW, "hardware.workers=1", "checkpoint_seconds=0", "local.epochs=2"]
+    words = [*FEW, "checkpoint_seconds=0", "local.epochs=2"]
     assert run(monkeypatch, tmp_path / "killed", *words, "rounds=2") == 0
     job = fork(tmp_path / "killed", *words, "rounds=12")
     wait_for_rounds(tmp_path / "killed", 6, job)
@@ -79,26 +78,26 @@ def test_a_longer_run_that_was_interrupted(monkeypatch, tmp_path, one_thread, ca
 
 
 def test_a_finished_run_without_its_state_says_that_it_begins_again(monkeypatch, tmp_path, capfd):
-    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
     (only_folder(tmp_path) / "checkpoint.pt").unlink()
-    assert run(monkeypatch, tmp_path, "rounds=2") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=2") == 0
     assert "no state is left of the 1 rounds that were carried out: starting afresh" in capfd.readouterr().out
     assert metrics(tmp_path)["round"].tolist() == [1, 2]
 
 
 def test_a_sweep_goes_on_with_runs_that_were_shorter(monkeypatch, tmp_path, capfd):
     """It does not take them for finished, and of two lengths of one run carries out the longer one."""
-    assert run(monkeypatch, tmp_path, "-m", "seed=0,1", "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "-m", "seed=0,1", "rounds=1") == 0
     capfd.readouterr()
-    assert run(monkeypatch, tmp_path, "-m", "seed=0,1", "rounds=2") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "-m", "seed=0,1", "rounds=2") == 0
     assert "2 done now, 0 finished before" in capfd.readouterr().out
     folders = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
     assert [json.loads((folder / "result.json").read_text())["rounds"] for folder in folders] == [2, 2]
-    assert run(monkeypatch, tmp_path, "-m", "seed=0,1", "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "-m", "seed=0,1", "rounds=1") == 0
     assert "0 done now, 2 finished before" in capfd.readouterr().out
-    assert run(monkeypatch, tmp_path, "-m", "seed=0", "rounds=2,4,3", "evaluate.every=2") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "-m", "seed=0", "rounds=2,4,3", "evaluate.every=2") == 0
     assert "1 done now, 0 finished before" in capfd.readouterr().out
-    assert run(monkeypatch, tmp_path, "-m", "seed=0", "rounds=3", "evaluate.every=2") == 1
+    assert run(monkeypatch, tmp_path, *FEW, "-m", "seed=0", "rounds=3", "evaluate.every=2") == 1
     said = capfd.readouterr().out
     assert "0 done now, 0 finished before, 1 failed" in said and "after rounds 2, 4: ask for one of these" in said
 
@@ -109,7 +108,7 @@ _STAGES = ["algorithm.encoder_rounds=6", "rounds=16"]  # of FedConcat: 6 rounds 
 @pytest.mark.parametrize(
     ("words", "first", "last"),
     [
-        (["algorithm=fedavg"], 2, 5),
+        (["algorithm=fedavg", "hardware.workers=2"], 2, 5),
         (["algorithm=fedcat"], 2, 5),  # most likely in the middle of a cycle
         (["algorithm=fedper", "server_optimizer=adam", "compression=top_k"], 2, 5),
         (["algorithm=fedconcat_id", "algorithm.clustering.random_inputs=200", *_STAGES], 1, 1),
@@ -142,14 +141,15 @@ def test_kill_9_and_the_same_command_again(monkeypatch, tmp_path, one_thread, dr
     assert same_results(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_sigterm_saves_and_exits_with_143(monkeypatch, tmp_path):
-    words = [*FEW, "rounds=20", "local.epochs=3", "checkpoint_seconds=1000"]
-    job = start(tmp_path / "ended", *words)
+def test_sigterm_saves_and_exits_with_143(monkeypatch, tmp_path, one_thread, capfd):
+    """With workers, which end with it."""
+    words = [*FEW, "rounds=12", "local.epochs=3", "checkpoint_seconds=1000", "hardware.workers=2"]
+    job = fork(tmp_path / "ended", *words)
     wait_for_rounds(tmp_path / "ended", 3, job)
-    job.send_signal(signal.SIGTERM)
-    output, _ = job.communicate(timeout=60)
-    assert job.returncode == 143, output
-    assert "goes on from here" in output
+    os.kill(job.pid, signal.SIGTERM)
+    job.join(timeout=60)
+    assert job.exitcode == 143
+    assert "goes on from here" in capfd.readouterr().err
     assert result(tmp_path / "ended")["status"] == "interrupted"
     assert (only_folder(tmp_path / "ended") / "checkpoint.pt").exists()
     done = result(tmp_path / "ended")["rounds"]
@@ -174,7 +174,7 @@ def test_sigterm_in_a_warm_up_exits_with_143(monkeypatch, tmp_path):
 
 
 def test_a_long_warm_up_is_saved_before_the_first_round(monkeypatch, tmp_path, capfd):
-    words = [*WARM_UP, "algorithm.pretraining_epochs=2", "local.epochs=60", "rounds=1", "checkpoint_seconds=0"]
+    words = [*WARM_UP, "algorithm.pretraining_epochs=2", "local.epochs=20", "rounds=1", "checkpoint_seconds=0"]
     job = fork(tmp_path / "killed", *words)
     while not list(tmp_path.glob("killed/*/checkpoint.pt")):
         time.sleep(0.02)

@@ -162,14 +162,29 @@ class RunFolder:
         if isinstance(content, pd.DataFrame):
             files.write_text(self.path / f"{name}.csv", content.to_csv())
             return
-        for kind in ("png", "pdf"):
-            picture = io.BytesIO()
-            content.savefig(picture, dpi=100, format=kind)
-            content.set_layout_engine("none")  # it is laid out: not a second time
-            files.write_bytes(self.path / f"{name}.{kind}", picture.getvalue())
+        self.write_picture(name, drawn(content))
+
+    def write_picture(self, name: str, picture: dict[str, bytes]) -> None:
+        """A drawn figure."""
+        for kind, written in picture.items():
+            files.write_bytes(self.path / f"{name}.{kind}", written)
 
     def write_model(self, params: Any) -> None:
         files.write(self.path / "model.pt", lambda file: files.save(params, file))
+
+
+def drawn(figure: "Figure") -> dict[str, bytes]:
+    """A figure as a PNG and as a PDF. Each is drawn once: `savefig` would draw it a second time before, to lay it out,
+    and the canvases do that themselves."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    figure.set_dpi(100)
+    png, pdf = io.BytesIO(), io.BytesIO()
+    FigureCanvasAgg(figure).print_png(png)
+    figure.set_layout_engine("none")  # it is laid out: not a second time
+    FigureCanvasPdf(figure).print_pdf(pdf)
+    return {"png": png.getvalue(), "pdf": pdf.getvalue()}
 
 
 def _in_words(rounds: list[int]) -> str:

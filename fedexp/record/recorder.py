@@ -4,13 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
-from torch import Tensor
+from torch import Tensor, tensor
 
 from fedexp.config import launch
 from fedexp.config.fingerprint import data_used
@@ -19,7 +19,7 @@ from fedexp.errors import Unsaved, require
 from fedexp.measure import accuracy
 from fedexp.measure.skew import mean_emd
 from fedexp.record import confusion, partition
-from fedexp.record.folder import RunFolder
+from fedexp.record.folder import RunFolder, drawn
 from fedexp.record.history import History, Row
 from fedexp.record.result import commit, versions
 from fedexp.record.status import DONE, Status
@@ -40,6 +40,12 @@ class Retry(NamedTuple):
 
     error: OSError
     write: Callable[[], None] | None
+
+
+@lru_cache(maxsize=8)
+def _partition_drawn(label_counts: tuple[tuple[int, ...], ...], title: str) -> dict[str, bytes]:
+    """Many of a sweep's runs have the same partition: drawing takes longer than a round of a small one."""
+    return drawn(partition.picture(tensor(label_counts), title))
 
 
 class Recorder:
@@ -92,12 +98,11 @@ class Recorder:
             return
         folder = self.folder
         self._try("config.yaml", folder.write_config)
-        table, picture = (
-            partition.table(self.world.label_counts, self.class_names),
-            partition.picture(self.world.label_counts, self._partition_title()),
-        )
-        self.write({"partition": table})
-        self.write({"partition": picture})
+        if state is None or not all((folder.path / f"partition.{kind}").exists() for kind in ("csv", "png", "pdf")):
+            counts = self.world.label_counts
+            self.write({"partition": partition.table(counts, self.class_names)})
+            picture = _partition_drawn(tuple(map(tuple, counts.tolist())), self._partition_title())
+            self._try("partition.png", folder.write_picture, "partition", picture)
         if state is None:
             (folder.path / "metrics.csv").unlink(missing_ok=True)  # of an attempt of which nothing else is left
         else:

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import SMALL, only_folder, result, run, same_results, wait_for_rounds
+from program import FEW, SMALL, only_folder, result, run, same_results, wait_for_rounds
 
 from fedexp.config import launch
 from fedexp.config.settings import Hardware
 from fedexp.engine import ranks
 from fedexp.errors import ConfigError
 
-FEW = ["dataset=made", "dataset.shape=[1,8,8]", "dataset.train=600", "dataset.test=60", "partition=classes2"]
 COHORT = [*SMALL, *FEW, "clients_per_round=5", "hardware.workers=2"]  # of one thread each
 ONE_AFTER_ANOTHER = "import sys, fedexp\nfor words in sys.argv[1:]: fedexp.run(words)\n"
 NOTED = """
