@@ -118,7 +118,7 @@ def _tables(
     for sweep in sweeps(words):
         if sweep.table is None:
             raise ConfigError("words", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
-        if all(job.config is None for job in sweep.jobs):
+        if all(job.plain is None for job in sweep.jobs):
             raise next(job.error for job in sweep.jobs if job.error is not None)
         if wants_dashboard:
             dashboard(sweep)
@@ -129,8 +129,8 @@ def _tables(
 
 
 def _root(sweep: Sweep) -> Path:
-    configs = [job.config for job in sweep.jobs if job.config is not None]
-    return Path(configs[0].output_root if configs else "outputs").expanduser()
+    configs = [job.plain for job in sweep.jobs if job.plain is not None]
+    return Path(configs[0]["output_root"] if configs else "outputs").expanduser()
 
 
 def _write(page: Page, to: Path) -> None:

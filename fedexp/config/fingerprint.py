@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
 from fedexp.config.settings import Hardware, Local
@@ -40,12 +40,12 @@ Plain = dict[str, Any]
 Find = Callable[[str, str], Any]  # (a group, its _target_) to the constructor, or None
 
 
-def fingerprint(config: DictConfig) -> str:
+def fingerprint(config: Mapping[Any, Any]) -> str:
     """Ten hexadecimal digits that name every key that can change the result, and nothing else.
 
     Raises ConfigError for a constructor that cannot be imported.
     """
-    plain: Any = OmegaConf.to_container(config, resolve=True)
+    plain: Any = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
     return fingerprint_of(plain)
 
 
@@ -206,10 +206,10 @@ def data_used(dataset: Mapping[str, Any]) -> str:
     return f"{name} ({source})" if source else name
 
 
-def readable(config: DictConfig) -> str:
+def readable(config: Mapping[Any, Any]) -> str:
     """What a run is, for people: data set, partition, algorithm, seed. Cut off at 200 bytes, as a folder's name may
     have 255."""
     names = [str(config[group].get("name", "own")) for group in ("partition", "model", "algorithm")]
-    parts = [data_used(config.dataset), *names, f"seed{config.seed}"]
+    parts = [data_used(config["dataset"]), *names, f"seed{config['seed']}"]
     name = "-".join(re.sub(r"[^\w.=+-]+", "_", part).strip("_") for part in parts)
     return name.encode()[:200].decode(errors="ignore")
