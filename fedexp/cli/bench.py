@@ -225,7 +225,7 @@ def print_hours(jobs: list[Job]) -> None:
     known: dict[str, float] = {}
     rows: dict[str, list[float]] = {}
     for job in jobs:
-        if job.config is None:
+        if job.plain is None:
             raise job.error or ConfigError("sweep", job.name, "cannot be composed")
         check(job.config)
         kind = _kind(job.config)

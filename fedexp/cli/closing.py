@@ -22,7 +22,7 @@ def compare(sweep: Sweep, folders: list[Path]) -> None:
     if len(runs) < 2:
         return
     if sweep.table is None:
-        asked = {job.fingerprint: job.config.rounds for job in sweep.jobs if job.config is not None}
+        asked = {job.fingerprint: job.plain["rounds"] for job in sweep.jobs if job.plain is not None}
         page = any_runs.compare_runs([run.at(asked.get(run.fingerprint, run.rounds)) for run in runs])
     else:
         page = comparison.compare(sweep, runs)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -14,7 +14,6 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
@@ -88,9 +87,9 @@ class Composer:
     """
 
     def __init__(self) -> None:
-        # What is copied often is kept pickled: to copy it so is three times as fast.
+        # Kept pickled: to copy it so is three times as fast.
         self._bases: dict[tuple[str, ...], bytes | Exception] = {}
-        self._plain: dict[tuple[str, ...], tuple[bytes, set[str]] | None] = {}
+        self._plain: dict[tuple[str, ...], _Known | None] = {}
         self._words: dict[str, Override] = {}
 
     @cached_property
@@ -115,37 +114,36 @@ class Composer:
             raise NoConfig(words, error) from error
         return config
 
-    def plain(self, words: Sequence[str], config: DictConfig) -> dict[str, Any]:
-        """The config of a command line with all values resolved, as plain ones. Where nothing else depends on what the
-        words set, only that is read from `config`, and all else is as of its groups alone."""
+    def plain(self, words: Sequence[str]) -> dict[str, Any] | None:
+        """The config of a command line with all values resolved, as plain ones, made without OmegaConf's objects: a
+        sweep of thousands of runs would spend most of its time on them. Only what the words set is its own, all else
+        it shares with others, so nothing in it may be changed. None where other values depend on what the words set,
+        where they set more than single values, or where they compose to nothing: __call__ tells.
+        """
         choices, values = self._split(words)
         if choices not in self._plain:
-            self._plain[choices] = self._resolved(choices)
+            self._plain[choices] = self._known(choices)
         known = self._plain[choices]
-        if known is None or not all(_stands_alone(override, known[1]) for override in values):
-            resolved: Any = OmegaConf.to_container(config, resolve=True)
-            return resolved
-        plain = pickle.loads(known[0])
+        if known is None:
+            return None
+        plain = dict(known.plain)
         for override in values:
-            *parents, last = override.key_or_group.split(".")
-            node, held = config, plain
-            for name in parents:
-                node, held = node[name], held[name]
-            value = node[last]
-            held[last] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            found = known.value(override)
+            if found is None:
+                return None
+            node = plain
+            for name in found.parents:
+                node[name] = dict(node[name])
+                node = node[name]
+            node[found.name] = found.value
         return plain
 
-    def _resolved(self, choices: tuple[str, ...]) -> tuple[bytes, set[str]] | None:
-        """The groups' own config as plain values, pickled, and all words that its interpolations are of. None where it
-        does not resolve without further values."""
-        base = self._base(choices)
-        written = yaml.safe_dump(OmegaConf.to_container(base))
+    def _known(self, choices: tuple[str, ...]) -> "_Known | None":
+        """The groups' own config; None where there is none, or it does not resolve without further values."""
         try:
-            plain = OmegaConf.to_container(base, resolve=True)
-        except OmegaConfBaseException:
+            return _Known(self._base(choices))
+        except Exception:
             return None
-        lines = [line for line in written.splitlines() if "$" in line]
-        return pickle.dumps(plain, pickle.HIGHEST_PROTOCOL), {*re.findall(r"\w+", " ".join(lines))}
 
     def _split(self, words: Sequence[str]) -> tuple[tuple[str, ...], list[Override]]:
         """The choices of groups, as words, and what is about keys."""
@@ -187,10 +185,55 @@ class Composer:
         return set(GlobalHydra.instance().config_loader().get_group_options("", ObjectType.GROUP))
 
 
-def _stands_alone(override: Override, words: set[str]) -> bool:
-    """Whether an override changes one value that is there, and no interpolation, made of `words`, can be about it."""
-    plainly = override.type is OverrideType.CHANGE and "$" not in override.input_line
-    return plainly and not words & {*override.key_or_group.split(".")}
+class _Known:
+    """A choice of groups without further values, as plain values, and what single values become in it.
+
+    words: all that its interpolations are made of. Raises OmegaConfBaseException where they do not resolve.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        written = yaml.safe_dump(OmegaConf.to_container(config))
+        lines = [line for line in written.splitlines() if "$" in line]
+        self.words = {*re.findall(r"\w+", " ".join(lines))}
+        self.plain: Any = OmegaConf.to_container(config, resolve=True)
+        self._config = config  # where values are set and read back; what they were before has no effect on that
+        self._values: dict[str, _Value | None] = {}
+
+    def value(self, override: Override) -> "_Value | None":
+        """What an override sets, converted as the schema asks. None where it does more than change a single value that
+        is there, where an interpolation can be about it, or where it is not possible."""
+        line = override.input_line
+        if line not in self._values:
+            self._values[line] = self._set(override) if self._stands_alone(override) else None
+        return self._values[line]
+
+    def _stands_alone(self, override: Override) -> bool:
+        plainly = override.type is OverrideType.CHANGE and "$" not in override.input_line
+        return plainly and not self.words & {*override.key_or_group.split(".")}
+
+    def _set(self, override: Override) -> "_Value | None":
+        *parents, last = override.key_or_group.split(".")
+        try:
+            if isinstance(override.value(), dict) or OmegaConf.is_dict(
+                OmegaConf.select(self._config, override.key_or_group)
+            ):
+                return None
+            apply(override, self._config)
+            node: Any = self._config
+            for name in parents:
+                node = node[name]
+            value = node[last]
+        except Exception:  # whatever it is, __call__ meets it again and says it
+            return None
+        return _Value(parents, last, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value)
+
+
+class _Value(NamedTuple):
+    """A plain value and its place."""
+
+    parents: list[str]
+    name: str
+    value: Any
 
 
 def apply(override: Override, config: DictConfig) -> None:

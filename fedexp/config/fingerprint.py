@@ -3,16 +3,17 @@
 import hashlib
 import inspect
 import json
+import pickle
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
 from fedexp.config.settings import Hardware, Local
@@ -39,12 +40,12 @@ Plain = dict[str, Any]
 Find = Callable[[str, str], Any]  # (a group, its _target_) to the constructor, or None
 
 
-def fingerprint(config: DictConfig) -> str:
+def fingerprint(config: Mapping[Any, Any]) -> str:
     """Ten hexadecimal digits that name every key that can change the result, and nothing else.
 
     Raises ConfigError for a constructor that cannot be imported.
     """
-    plain: Any = OmegaConf.to_container(config, resolve=True)
+    plain: Any = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
     return fingerprint_of(plain)
 
 
@@ -103,18 +104,38 @@ def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
 
 
 def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -> Plain:
-    """A constructor and its arguments, those within it likewise."""
+    """A constructor and its arguments, those within it likewise. The runs of a sweep have most of their groups in
+    common, and each is gone through once."""
+    return dict(_remembered(group, pickle.dumps(node), _found(group, node, find), every))
+
+
+def _found(group: str, node: Mapping[str, Any], find: Find) -> tuple[tuple[str, Any], ...]:
+    """What the constructors of a group are, by their keys: its own first, then those within it."""
+    within = [pair for name, value in node.items() if _is_constructor(value)
+              for pair in _found(f"{group}.{name}", value, find)]  # fmt: skip
+    return (group, find(group, node["_target_"])), *within
+
+
+@lru_cache(maxsize=10_000)
+def _remembered(group: str, node: bytes, found: tuple[tuple[str, Any], ...], every: bool) -> Plain:
+    return _filled(group, pickle.loads(node), dict(found), every)
+
+
+def _filled(group: str, node: Mapping[str, Any], found: Mapping[str, Any], every: bool) -> Plain:
     given = {key: value for key, value in node.items() if key not in ("name", "_target_")}
-    target = find(group, node["_target_"])
-    defaults = dict(OF_FEDEXP.get(group, {}))
+    target, defaults = found[group], dict(OF_FEDEXP.get(group, {}))
     if target is not None:
         own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
         defaults, given = {**defaults, **own}, _typed_values(target, given)
-    found = _over(defaults, given, every)
-    for name, value in found.items():
-        if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
-            found[name] = _constructed(f"{group}.{name}", value, find, every)
-    return {"_target_": node["_target_"], **found}
+    kept = _over(defaults, given, every)
+    for name, value in kept.items():
+        if f"{group}.{name}" in found:
+            kept[name] = _filled(f"{group}.{name}", value, found, every)
+    return {"_target_": node["_target_"], **kept}
+
+
+def _is_constructor(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("_target_"), str)
 
 
 def _over(defaults: Mapping[str, Any], values: Mapping[str, Any], every: bool) -> Plain:
@@ -185,10 +206,10 @@ def data_used(dataset: Mapping[str, Any]) -> str:
     return f"{name} ({source})" if source else name
 
 
-def readable(config: DictConfig) -> str:
+def readable(config: Mapping[Any, Any]) -> str:
     """What a run is, for people: data set, partition, algorithm, seed. Cut off at 200 bytes, as a folder's name may
     have 255."""
     names = [str(config[group].get("name", "own")) for group in ("partition", "model", "algorithm")]
-    parts = [data_used(config.dataset), *names, f"seed{config.seed}"]
+    parts = [data_used(config["dataset"]), *names, f"seed{config['seed']}"]
     name = "-".join(re.sub(r"[^\w.=+-]+", "_", part).strip("_") for part in parts)
     return name.encode()[:200].decode(errors="ignore")

@@ -5,12 +5,13 @@ import io
 import json
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fedexp import files
 from fedexp.config.fingerprint import fingerprint, readable
@@ -44,12 +45,12 @@ class RunFolder:
     refused before anything was begun. No other folder is ever removed, whatever it lacks.
     """
 
-    def __init__(self, config: DictConfig, known: str | None = None, folders: Folders | None = None) -> None:
+    def __init__(self, config: Mapping[Any, Any], known: str | None = None, folders: Folders | None = None) -> None:
         """known: the config's fingerprint; folders: what `Folders` has found. Both save time where there are thousands
-        of runs."""
+        of runs, as it does to give their configs as plain values."""
         self.config = config
         self.fingerprint = fingerprint(config) if known is None else known
-        root = Path(config.output_root).expanduser()
+        root = Path(config["output_root"]).expanduser()
         found = (folders or Folders()).find(root, self.fingerprint)
         self.path = root / f"{readable(config)}-{self.fingerprint}" if found is None else found
         self.checkpoint = Checkpoint(self.path, self.fingerprint)
@@ -67,7 +68,7 @@ class RunFolder:
             raise Busy(f"{self.path} is being worked on by {who}; run again when it is done") from None
         except OSError as error:
             self._release()
-            raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
+            raise ConfigError("output_root", self.config["output_root"], f"cannot be written to ({error})") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +135,7 @@ class RunFolder:
             f"this run has been carried out before, for {result['rounds']} rounds; its model was evaluated after "
             f"{_in_words(ends(rows))}: ask for one of these, or for more",
         )  # fmt: skip
-        return first_rounds(rounds, rows, result, list(self.config.targets))
+        return first_rounds(rounds, rows, result, list(self.config["targets"]))
 
     def write_config(self) -> None:
         files.write_text(self.path / "config.yaml", OmegaConf.to_yaml(self.config, resolve=True))

@@ -30,7 +30,7 @@ def compare(
     jobs: dict[str, list[Job]] = {}
     for job in sweep.jobs:
         jobs.setdefault(key(job.cell, job.reference), []).append(job)
-    peers = [each[0] for each in jobs.values() if each[0].config is not None]
+    peers = [each[0] for each in jobs.values() if each[0].plain is not None]
     measured = [measure(table, cell, jobs, peers, matcher) for cell in table.cells]
     page = Page(table.name, table.title, records=_records(table, measured))
     if sweep.scale:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedexp.config.fingerprint import DRAWS
 from fedexp.config.schema import PARTS
@@ -10,6 +11,7 @@ from fedexp.report.runs import Recorded, Settings, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
 _PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
+_NONE = Settings({}, [])
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,13 @@ def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
     """Each run's settings as text: a config group by its option's name and the keys that vary among the runs of that
     name, which others do not have; then every other key that varies at all."""
     found: list[dict[str, str]] = [{} for _ in runs]
+    parts = [_parts(run.settings) for run in runs]
     for group in _NAMED:
         named: dict[str, list[int]] = {}
         for number, run in enumerate(runs):
             named.setdefault(run.data if group == "dataset" else run.name(group), []).append(number)
         for name, numbers in named.items():
-            own = [_of(group, runs[number].settings) for number in numbers]
+            own = [parts[number].get(group, _NONE) for number in numbers]
             varying = [key for key in differing(own) if key not in DRAWS]
             for number, settings in zip(numbers, own):
                 more = [said(key.removeprefix(f"{group}."), settings[key]) for key in varying if key in settings]
@@ -92,6 +95,11 @@ def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
     return found
 
 
-def _of(group: str, settings: Settings) -> Settings:
-    kept = {key: value for key, value in settings.items() if key.startswith(f"{group}.")}
-    return Settings(kept, [key for key in settings.given if key in kept])
+def _parts(settings: Settings) -> dict[str, Settings]:
+    """The settings of each group of the config."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        group, dot, _ = key.partition(".")
+        if dot:
+            found.setdefault(group, {})[key] = value
+    return {group: Settings(kept, [key for key in settings.given if key in kept]) for group, kept in found.items()}

@@ -81,9 +81,9 @@ class Matcher:
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
         asked = dict.fromkeys(each.fingerprint for each in jobs)
-        exact = [self._after(run, each.config.rounds) for each in jobs for run in self.by_fingerprint[each.fingerprint]]
+        exact = [self._after(run, each.plain["rounds"]) for each in jobs for run in self.by_fingerprint[each.fingerprint]]
         like = [
-            run for run in (self._after(run, job.config.rounds) for run in self.by_names[_names(job)])
+            run for run in (self._after(run, job.plain["rounds"]) for run in self.by_names[_names(job)])
             if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
         ]  # fmt: skip
         together: dict[str, list[Recorded]] = defaultdict(list)
@@ -113,21 +113,21 @@ class Matcher:
 
 def _protocol(job: Job) -> Settings:
     """The settings that the cell's runs are held against: the paper's; of a scaled sweep the scaled ones."""
-    held = job.config if job.config.scale or job.protocol is None else job.protocol
-    plain: Any = OmegaConf.to_container(held, resolve=True)
-    return protocol(trained(settings(plain, held.rounds)))
+    own = job.plain["scale"] or job.protocol is None
+    plain: Any = job.plain if own else OmegaConf.to_container(job.protocol, resolve=True)
+    return protocol(trained(settings(plain, plain["rounds"])))
 
 
 def _data(runs: list[Recorded], job: Job) -> str:
     """What runs used; a run shared with a cell of another data set goes by this one's."""
-    own = job.config.dataset
+    own = job.plain["dataset"]
     return " / ".join(
         dict.fromkeys(run.data if run.name("dataset") == own.get("name") else data_used(own) for run in runs)
     )  # fmt: skip
 
 
 def _names(job: Job) -> tuple[str, ...]:
-    return tuple(str(job.config[group].get("name")) for group in ("dataset", "partition", "algorithm"))
+    return tuple(str(job.plain[group].get("name")) for group in ("dataset", "partition", "algorithm"))
 
 
 def _deviation(run: Recorded, wanted: Settings) -> Deviation:

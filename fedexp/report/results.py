@@ -74,13 +74,13 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
     keys = list(dict.fromkeys(key for group in groups for key in group.keys))
     keys = keys if len(keys) > 1 else []  # of one the name tells
+    rounds, megabytes = _values(groups, found, "rounds"), _values(groups, found, "megabytes")
     rows = []
     for number, group in enumerate(groups):
-        own = found[found["group"] == number]
         rows.append([
             Entry(group.label), Entry(final[number], mark=signs[0].get(number, "")),
             Entry(best[number], mark=signs[1].get(number, "")),
-            Entry(_range(own["rounds"])), Entry(_mean(own["megabytes"], 1)), Entry(_count(group)),
+            Entry(_range(rounds[number])), Entry(_mean(megabytes[number], 1)), Entry(_count(group)),
             *(Entry(group.keys.get(key, NOTHING)) for key in keys),
         ])  # fmt: skip
     header = ["", "final, %", "best, %", "rounds", "MB", "runs", *keys]
@@ -92,12 +92,13 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
     """Rounds, megabytes and seconds until test accuracy first is `target`: means over runs that got there."""
     simulated = f"simulated_seconds_to_{target:g}" in found
     columns = ("rounds", "megabytes", "simulated_seconds" if simulated else "seconds")
+    known = [_values(groups, found, f"{column}_to_{target:g}") for column in columns]
     rows = []
     for number, group in enumerate(groups):
-        own = found[found["group"] == number]
-        reached = own[f"rounds_to_{target:g}"].notna().sum()
-        values = [_spread(own[f"{column}_to_{target:g}"].dropna().tolist(), 1) for column in columns]
-        rows.append([Entry(group.label), *map(Entry, values), Entry(f"{reached} of {len(own)}")])
+        values = [_spread(each[number], 1) for each in known]
+        rows.append(
+            [Entry(group.label), *map(Entry, values), Entry(f"{len(known[0][number])} of {len(group.counted)}")]
+        )
     seconds = "simulated s" if simulated else "seconds"
     return Sheet(f"Until {100 * target:g} % are reached", ["", "rounds", "MB", seconds, "runs"], rows)
 
@@ -115,13 +116,18 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
     """Final accuracy less that of the baseline in the same draws: the mean and its confidence interval (Student's t).
     None where nothing is compared with it. Raises ConfigError for a baseline that no group has."""
     column, value = _baseline(groups, baseline)
-    own = found.set_index(["group", "draw"])["final_accuracy"]
+    own: list[dict[str, float]] = [{} for _ in groups]
+    for number, each, accuracy in zip(found["group"], found["draw"], found["final_accuracy"]):
+        own[number][each] = accuracy
+    places = {frozenset(group.keys.items()): number for number, group in reversed([*enumerate(groups)])}
     rows = []
     for number, group in enumerate(groups):
         if group.keys[column] == value:
             continue
-        other = next((each for each, peer in enumerate(groups) if peer.keys == {**group.keys, column: value}), None)
-        pairs = [] if other is None else (own[number] - own[other]).dropna().tolist()
+        other = places.get(frozenset({**group.keys, column: value}.items()))
+        against = {} if other is None else own[other]
+        pairs = [accuracy - against[each] for each, accuracy in own[number].items() if each in against]
+        pairs = [pair for pair in pairs if not math.isnan(pair)]
         rows.append([Entry(group.label), *_difference(pairs), Entry(str(len(pairs)))])
     if not rows:
         return None
@@ -184,9 +190,16 @@ def _marked(groups: Sequence[Group], found: pd.DataFrame, name: str, shown: list
 
 def _spreads(groups: Sequence[Group], found: pd.DataFrame, name: str) -> list[str]:
     """Mean ± standard deviation of each group."""
-    if name not in found:
-        return [NOTHING] * len(groups)
-    return [_spread(found.loc[found["group"] == number, name].dropna().tolist(), 2) for number in range(len(groups))]
+    return [_spread(values, 2) for values in _values(groups, found, name)]
+
+
+def _values(groups: Sequence[Group], found: pd.DataFrame, name: str) -> list[list[float]]:
+    """What is known of each group's runs, in one pass: to select a thousand groups one by one takes seconds."""
+    values: list[list[float]] = [[] for _ in groups]
+    for number, value in zip(found["group"], found[name]) if name in found else ():
+        if not math.isnan(value):
+            values[number].append(value)
+    return values
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -195,13 +208,12 @@ def _spread(values: list[float], digits: int) -> str:
     return f"{fmean(values):,.{digits}f}" + (f" ± {stdev(values):,.{digits}f}" if len(values) > 1 else "")
 
 
-def _mean(values: pd.Series, digits: int) -> str:
-    known = values.dropna()
-    return f"{known.mean():,.{digits}f}" if len(known) else NOTHING
+def _mean(values: list[float], digits: int) -> str:
+    return f"{fmean(values):,.{digits}f}" if values else NOTHING
 
 
-def _range(values: pd.Series) -> str:
-    known = sorted({int(value) for value in values.dropna()})
+def _range(values: list[float]) -> str:
+    known = sorted({int(value) for value in values})
     return f"{known[0]} to {known[-1]}" if len(known) > 2 else ", ".join(map(str, known)) or NOTHING
 
 

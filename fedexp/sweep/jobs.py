@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import islice
 from math import prod
 from typing import Any
@@ -26,19 +27,25 @@ _FREE = (*GROUPS, *PARTS, "tracking")  # what keys there are depends on the choi
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep. `words` are its overrides, enough to run it alone; `config` is None where they cannot
-    be composed, and `error` then says why. `reference`: whether it is what the cell is measured against.
-    `protocol`: the cell as its paper has it, without scale and without what the command line adds. `fingerprint`:
-    the config's."""
+    """One run of a sweep. `words` are its overrides, enough to run it alone; `plain` is their config as plain values,
+    not to be changed, and None where they cannot be composed: `error` then says why. `make` gives the config itself.
+    `reference`: whether it is what the cell is measured against. `protocol`: the cell as its paper has it, without
+    scale and without what the command line adds. `fingerprint`: the config's."""
 
     name: str
     words: list[str]
-    config: DictConfig | None
+    plain: dict[str, Any] | None
     error: ConfigError | None = None
+    make: Callable[[], DictConfig] | None = None
     cell: Cell | None = None
     reference: bool = False
     protocol: DictConfig | None = None
     fingerprint: str = ""
+
+    @cached_property
+    def config(self) -> DictConfig | None:
+        """Made when it is asked for: of thousands of runs they fill the memory, and most are never needed."""
+        return None if self.make is None else self.make()
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,8 @@ def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> N
     for each in overrides:
         if each.type is OverrideType.CHANGE and compose.is_value(each) and each.key_or_group.split(".")[0] not in _FREE:
             for value in _values(each):
-                compose([value])
+                if compose.plain([value]) is None:
+                    compose([value])
 
 
 def _table_jobs(
@@ -136,29 +144,34 @@ def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None
 def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> Job:
     words = lists(words)
     try:
-        config = compose(words)
         if scale:
-            words = [*words, word("+scale.name", scale.get("name")), *scaled(config, scale)]
+            words = [*words, word("+scale.name", scale.get("name")), *scaled(compose(words), scale)]
+        plain, make = compose.plain(words), partial(compose, words)
+        if plain is None:
             config = compose(words)
-        plain = _plain(compose, words, config)
+            plain, make = _plain(config), partial(_same, config)
         check_plain_keys(plain)  # one mistake, not one of every run
         for group in GROUPS:
             check_names(group, plain[group], GIVEN[group])
-        return Job(name, words, config, fingerprint=fingerprint_of(plain))
+        return Job(name, words, plain, make=make, fingerprint=fingerprint_of(plain))
     except ConfigError as error:
         return Job(name, words, None, error)
     except OmegaConfBaseException as error:
         return Job(name, words, None, NoConfig(words, error))
 
 
-def _plain(compose: Composer, words: list[str], config: DictConfig) -> dict[str, Any]:
+def _plain(config: DictConfig) -> Any:
     """With all values resolved. Raises ConfigError for a key that the schema lacks, of which one may not resolve."""
     try:
-        return compose.plain(words, config)
+        return OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException:
-        plain: Any = OmegaConf.to_container(config)
-        check_plain_keys(plain)
+        unresolved: Any = OmegaConf.to_container(config)
+        check_plain_keys(unresolved)
         raise
+
+
+def _same(config: DictConfig) -> DictConfig:
+    return config
 
 
 def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]:

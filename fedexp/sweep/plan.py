@@ -35,18 +35,18 @@ def planned(sweep: Sweep) -> list[Planned]:
     folders = Folders()
     found = []
     for jobs in together.values():
-        job = max(jobs, key=lambda job: 0 if job.config is None else job.config.rounds)
+        job = max(jobs, key=lambda job: 0 if job.plain is None else job.plain["rounds"])
         done, state = _state(job, folders)
         found.append(Planned(job, [each.name for each in jobs], done, state))
     return found
 
 
 def _state(job: Job, folders: Folders) -> tuple[bool, str]:
-    if job.config is None:
+    if job.plain is None:
         return False, f"cannot be composed: {job.error.right}"
-    folder = RunFolder(job.config, job.fingerprint, folders)
+    folder = RunFolder(job.plain, job.fingerprint, folders)
     try:
-        found = folder.finished(job.config.rounds)
+        found = folder.finished(job.plain["rounds"])
     except ConfigError as error:
         return False, str(error)
     if found is not None:
@@ -70,15 +70,15 @@ def show(sweep: Sweep, runs: Sequence[Planned], hours: Hours | None, console: Co
     left = 0.0
     for run in runs:
         more = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
-        row = [run.cells[0] + more, str(run.job.config.rounds) if run.job.config else "", run.state]
+        row = [run.cells[0] + more, str(run.job.plain["rounds"]) if run.job.plain else "", run.state]
         if hours:
-            takes = None if run.done or run.job.config is None else hours(run.job.config)
+            takes = None if run.done or run.job.plain is None else hours(run.job.config)
             left += takes or 0.0
             row.append("" if takes is None else f"{takes:.1f}")
         table.add_row(*map(escape, row))
     console.print(table)
     done = sum(run.done for run in runs)
-    bad = sum(run.job.config is None for run in runs)
+    bad = sum(run.job.plain is None for run in runs)
     said = [f"{len(runs)} runs of {len(sweep.jobs)} cells", f"{done} done", f"{len(runs) - done - bad} to do"]
     said += [f"{bad} cannot be composed"] if bad else []
     said += [f"about {left:.1f} hours"] if hours else []

@@ -49,7 +49,7 @@ class FedexpSweeper(Sweeper):
         self.busy: list[Job] = []  # runs at which other processes are at work
         every = sweeps(arguments, say=Composing())
         for each in every:
-            if each.jobs and all(job.config is None for job in each.jobs):
+            if each.jobs and all(job.plain is None for job in each.jobs):
                 raise each.jobs[0].error
         folder = Path(self.config.hydra.sweep.dir)
         try:
@@ -85,9 +85,9 @@ class FedexpSweeper(Sweeper):
         """The runs that are not finished, each once: cells may share a run, the one that asks for the most rounds."""
         longest: dict[str, Job] = {}
         for job in jobs:
-            if job.config is None:
+            if job.plain is None:
                 progress.add_failure(job.name, _with_command(str(job.error.right), job))
-            elif (other := longest.get(job.fingerprint)) is None or other.config.rounds < job.config.rounds:
+            elif (other := longest.get(job.fingerprint)) is None or other.plain["rounds"] < job.plain["rounds"]:
                 longest[job.fingerprint] = job
         folders = Folders()
         todo = [job for job in longest.values() if self._is_to_do(job, folders, progress)]
@@ -95,10 +95,10 @@ class FedexpSweeper(Sweeper):
         return todo
 
     def _is_to_do(self, job: Job, folders: Folders, progress: Progress) -> bool:
-        folder = RunFolder(job.config, job.fingerprint, folders)
+        folder = RunFolder(job.plain, job.fingerprint, folders)
         progress.folders[job.fingerprint] = folder.path
         try:
-            found = folder.finished(job.config.rounds)
+            found = folder.finished(job.plain["rounds"])
         except ConfigError as error:
             progress.add_failure(job.name, _with_command(str(error), job))
             return False
@@ -152,7 +152,7 @@ class FedexpSweeper(Sweeper):
         free: list[Job] = []
         while self.busy and not free:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-            free = [job for job in self.busy if not RunFolder(job.config, job.fingerprint).is_busy()]
+            free = [job for job in self.busy if not RunFolder(job.plain, job.fingerprint).is_busy()]
         ended = {job.fingerprint for job in free}
         self.busy = [job for job in self.busy if job.fingerprint not in ended]
         return [job for job in free if self._is_to_do(job, Folders(), progress)]

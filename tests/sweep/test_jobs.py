@@ -1,9 +1,14 @@
 """From a command line to its runs: products of swept values, tables."""
 
+import hydra
 import pytest
 from composing import asked
+from omegaconf import OmegaConf
 
+from fedexp.config import compose
+from fedexp.config.compose import CONF, Composer, apply
 from fedexp.errors import ConfigError
+from fedexp.sweep.jobs import sweeps
 
 
 def test_an_ordinary_multirun_is_a_product():
@@ -12,6 +17,28 @@ def test_an_ordinary_multirun_is_a_product():
     assert sweep.jobs[0].name == "algorithm=fedavg clients_per_round=2 seed=0"
     last = sweep.jobs[-1].config
     assert (last.algorithm.name, last.clients_per_round, last.seed, last.rounds) == ("fedcat", 3, 1, 3)
+
+
+def test_a_sweep_of_many_seeds_composes_each_choice_of_groups_once(monkeypatch):
+    composed, made, words = [], [], ["algorithm=fedavg,fedprox,scaffold", "local.lr=0.1,0.2"]
+    monkeypatch.setattr(
+        compose, "compose", lambda *every, **more: composed.append(more) or hydra.compose(*every, **more)
+    )
+    monkeypatch.setattr(compose, "apply", lambda *every: made.append(every) or apply(*every))
+
+    def counts(*words):
+        composed.clear(), made.clear()
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            (sweep,) = sweeps(list(words), Composer())
+        return len(composed), len(made), sweep
+
+    few, many = counts(*words, "seed=range(2)"), counts(*words, "seed=range(200)")
+    assert (len(few[2].jobs), len(many[2].jobs)) == (12, 1200)
+    assert few[0] == many[0] <= 5  # three algorithms, and the groups' defaults
+    assert many[1] - few[1] <= 198 * 4  # a seed is set once in each of these, not in every run
+    job = many[2].jobs[-1]
+    assert job.plain == OmegaConf.to_container(job.config, resolve=True)
+    assert (job.config.algorithm.name, job.config.local.lr, job.config.seed) == ("scaffold", 0.2, 199)
 
 
 def test_a_multirun_is_called_alike_whenever_its_runs_are_the_same():
