@@ -2,8 +2,8 @@
 
 w <- w + eta_g D with D = sum_k p_k Delta_k and eta_g = max(1, sum_k p_k ||Delta_k||^2 / (2 (||D||^2 + epsilon))), norms
 over all trained weights; running statistics take the plain mean. As the iterates oscillate, the mean of the last two is
-evaluated; model.pt is the last one. The published code adds K epsilon instead, decayed by the square of the learning
-rate's decay: `epsilon_scale=published`.
+evaluated, and is what a client uses; clients train from the last one, which is model.pt. The published code adds
+K epsilon instead, decayed by the square of the learning rate's decay: `epsilon_scale=published`.
 """
 
 from dataclasses import dataclass
@@ -66,10 +66,15 @@ class FedExP(FedAvg):
         return (each / (2 * (mean + epsilon))).nan_to_num(nan=1.0).clamp(1, self.largest)  # 0 / 0: nobody has moved
 
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
+        return model(self._used(state), x, training=False)
+
+    def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
+        return super().personal_download({**state, "params": self._used(state)}, ids, ctx)
+
+    def _used(self, state: State) -> Params:
+        """The model that is evaluated, as `evaluated` says."""
         last, before = state["params"], state["previous"]
-        if self.evaluated == "mean2":
-            last = tree.mean(tree.stack([last, before]), torch.ones(2))
-        return model(last, x, training=False)
+        return tree.mean(tree.stack([last, before]), torch.ones(2)) if self.evaluated == "mean2" else last
 
     def metrics(self, state: State, ctx: Context) -> dict[str, float]:
         return {"extrapolation": float(state["extrapolation"])}

@@ -74,6 +74,17 @@ def test_the_case_computed_by_hand():
     assert [float(each.after["staleness"]) for each in done] == [0, 0.5, 0, 1]
 
 
+def test_each_trains_from_the_model_that_was_the_newest_when_it_started():
+    """Quadratics around 0 and 4: twice -0.1 from w = 1; then B, which began there too, 0.3, and A, from 0.9, -0.09."""
+
+    class Own(FedBuff, Quadratic):
+        """FedBuff over quadratics."""
+
+    first, second = rounds(Own(concurrency=2, system=Timed(durations=(1.0, 2.5))), pair(), 2)
+    assert weight(first.after["params"]) == pytest.approx(0.9)
+    assert weight(second.after["params"]) == pytest.approx(0.9 + (0.3 / sqrt(2) - 0.09) / 2)
+
+
 def test_other_scales_by_hand():
     """Round 2 takes 0.3, stale by 1, and -0.1."""
     step = {}

@@ -15,6 +15,7 @@ from worlds import (
     make_world,
     play,
     rounds,
+    start,
 )
 
 from fedexp import tree
@@ -23,6 +24,7 @@ from fedexp.algorithms.fedexp import FedExP
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.privacy.none import NoPrivacy
+from fedexp.round import personal_models
 from fedexp.selection.uniform import Uniform
 
 FAR = FedExP(epsilon=1e-6)  # with all six clients it steps further than FedAvg in every round but the first
@@ -97,6 +99,17 @@ def test_the_mean_of_the_last_two_iterates_is_evaluated():
         before = now
 
 
+@pytest.mark.parametrize(("evaluated", "expected"), [("mean2", 1.5), ("last", 2.0)])
+def test_clients_use_the_model_that_is_evaluated_and_train_from_the_last(evaluated, expected):
+    """Iterates 1 and 2."""
+    algorithm, ctx = OnQuadratics(evaluated=evaluated), pair()
+    state, ids = start(algorithm, ctx), torch.arange(2)
+    last = {name: 2 * leaf for name, leaf in state["params"].items()}
+    state = {**state, "params": last, "previous": state["params"]}
+    assert list(map(weight, personal_models(algorithm, state, ids, ctx))) == [expected] * 2
+    assert algorithm.download(state, ids, ctx)["model"]["head.weight"].flatten().tolist() == [2.0] * 2
+
+
 @pytest.mark.parametrize("kind", ["cnn", "norm"])
 def test_without_extrapolation_it_is_fedavg(kind):
     """Bound to 1; also by a large epsilon, and with a single client a round."""
@@ -115,8 +128,8 @@ def test_running_statistics_take_the_plain_mean_and_no_part_in_the_norms():
     (done,), (plain,) = (rounds(each, ctx, 1) for each in (FAR, FedAvg()))
     further = float(done.after["extrapolation"])
     assert further > 1.01
-    for name, start in model.params().items():
-        moved, plainly = (each.after["params"][name] - start for each in (done, plain))
+    for name, old in model.params().items():
+        moved, plainly = (each.after["params"][name] - old for each in (done, plain))
         torch.testing.assert_close(moved, (further if name in model.weights else 1) * plainly, rtol=0, atol=1e-12)
 
 

@@ -64,6 +64,19 @@ def test_server_control_moves_by_the_share_that_took_part():
     assert (own.flatten(1).abs().sum(1) > 0).sum() == 1
 
 
+@pytest.mark.parametrize(("weights", "share"), [("examples", [0.25, 0.75]), ("uniform", [0.5, 0.5])])
+def test_models_count_by_examples_or_alike(weights, share):
+    """Clients of 4 and 12 examples; the server's control moves by the plain mean whichever it is."""
+    world = make_world([4, 12])
+    ctx = make_context(make_model("linear", world), world, Local(epochs=1, batch_size=100, lr=0.5), cohort=2)
+    (only,) = rounds(Scaffold(weights=weights), ctx, 1)
+    share = torch.tensor(share, dtype=torch.float64)[only.ids]
+    for name, models in only.models.items():
+        expected = torch.tensordot(share, models, 1)
+        torch.testing.assert_close(only.after["params"][name], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(only.after["control"][name], only.uploads["control"][name].mean(0))
+
+
 @pytest.mark.parametrize(("path", "expected"), [("effective", 1 + 1.9 + 2.71), ("published", 3.0)])
 def test_path_under_momentum(path, expected):
     """Constant gradient g, momentum 0.9: steps move by g, 1.9 g, 2.71 g; dividing by that recovers g."""
