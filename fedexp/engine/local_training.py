@@ -1,4 +1,4 @@
-"""One client's local training, from download to upload: what the worker pool runs as it is and `vectorized` stacks."""
+"""One client's local training, from download to upload. The worker pool runs it as it is; `vectorized` stacks it."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,8 +20,8 @@ from fedexp.world import World
 
 
 class Task(NamedTuple):
-    """One client's part in a round. work: how many epochs it trains, or steps where local.steps is given; None: all
-    that are asked for. again: how often it trains in this round besides, before; draws differ by it."""
+    """One client's part in a round. work: how many epochs it trains, or steps where local.steps is set; None: the full
+    number. again: how many earlier places of the cohort the same client fills, if it trains anew for each of them."""
 
     client: int
     work: int | None = None
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
 @dataclass
 class LocalTraining:
-    """All that local training needs besides an algorithm and what its clients received."""
+    """All that local training needs besides the algorithm and what its clients received."""
 
     model: Model
     world: World
@@ -48,12 +48,12 @@ class LocalTraining:
 
     @torch.no_grad()
     def inspect(self, algorithm: Question, client: int, download: Tree, memory: Tree, round: int | None = None) -> Tree:
-        """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
+        """What `inspect` returns on ONE client's own examples: in a round before it trains, or outside of a round."""
         examples = Examples(self.world, client, self.seed, round)
         return algorithm.inspect(self.model, download, memory["own"], examples)
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
-        """A client's ways through its examples, as long as its part in the round has them."""
+        """A client's passes in a round, of the length that its task allows."""
         passes = algorithm.passes(self.local.shortened(task.work))
         return [each._replace(stream=f"{each.stream} {task.again}") for each in passes] if task.again else passes
 
@@ -63,8 +63,8 @@ class LocalTraining:
         return sum(each.local.examples(size) for each in self.passes(algorithm, task))
 
     def scalars(self, passes: Sequence[Pass], round: int, clients: list[int]) -> dict[str, Tensor]:
-        """The numbers of a `Client` by name, for several clients at once, each in a pass: each [K], on the device."""
-        sizes, local = self.world.sizes[clients], passes[0].local  # which differ in their lengths alone
+        """The numbers of a `Client` by name, for several clients, each with its pass: tensors [K] on the device."""
+        sizes, local = self.world.sizes[clients], passes[0].local  # the passes differ in length alone
         steps = torch.tensor([each.local.schedule(int(size))[1] for each, size in zip(passes, sizes)])
         keys = torch.tensor([
             noise_key(self.seed, round, client, each.stream) for each, client in zip(passes, clients)
@@ -77,7 +77,7 @@ class LocalTraining:
         return {name: value.to(self.world.device) for name, value in numbers.items()}
 
     def client(self, each: Pass, round: int, client: int, download: Tree, memory: Tree) -> Client:
-        """ONE client, ready for a pass. memory: its own."""
+        """ONE client, ready for a pass. memory: what it remembers for the algorithm itself, not for its parts."""
         found = self.inspect(each.functions, client, download, {"own": memory}, round)
         numbers = {name: value[0] for name, value in self.scalars([each], round, [client]).items()}
         return Client(download, memory, found, each.functions.start(download, memory, found), **numbers)
@@ -97,9 +97,9 @@ class LocalTraining:
     def train(
         self, algorithm: ClientFunctions, round: int, task: Task, download: Tree, memory: Tree, untrained: bool = False
     ) -> tuple[Tree, Tree, Tensor]:
-        """Train a client: what it uploads, what it remembers, and its mean loss over all steps of its own pass.
+        """Train a client: its upload, its memory, and its mean loss over all steps of the algorithm's own pass.
 
-        untrained: without a step, for the form of the result.
+        untrained: take no step, to learn the form of the result.
         """
         upload: Tree = {}
         kept, reported = memory, torch.zeros((), dtype=self.world.dtype)
@@ -116,7 +116,7 @@ class LocalTraining:
     def _carry_out(
         self, each: Pass, round: int, number: int, client: Client, untrained: bool
     ) -> tuple[Params, Tensor]:  # fmt: skip
-        """The weights that a pass of client `number` ends at, and its mean loss."""
+        """The weights with which a pass of client `number` ends, and its mean loss."""
         world, algorithm, local = self.world, each.functions, each.local
         params = {name: value.detach().clone() for name, value in client.start.items()}
         trained = algorithm.trains(self.model)
@@ -129,7 +129,7 @@ class LocalTraining:
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], client.key + step
             x = world.prepare(chosen, key)
-            if x.dim() == 4:  # the first convolution, of few channels, is faster so
+            if x.dim() == 4:  # makes the first convolution, of few channels, faster
                 x = x.to(memory_format=torch.channels_last)
             share = torch.full((len(chosen),), 1 / len(chosen), dtype=world.dtype, device=x.device)
             batch = Batch(x, world.y[chosen], share, key)
@@ -152,7 +152,7 @@ class LocalTraining:
 def finish(
     algorithm: ClientFunctions, trained: list[str], params: Params, client: Client, errors: Tree
 ) -> tuple[Tree, Tree]:  # fmt: skip
-    """What ONE client sends up and what it keeps, after it has trained to `params`.
+    """What ONE client uploads and what it keeps, after training has ended with `params`.
 
     trained: names of the entries that privacy and compression act on; errors: what the compression remembers of this
     client's earlier rounds.

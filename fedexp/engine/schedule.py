@@ -11,7 +11,7 @@ from fedexp.randomness import generator, key
 
 def positions(seed: int, round: int, client: int, size: int, local: Local, stream: str = "") -> Iterator[Tensor]:
     """Positions 0..size-1 of the client's examples, reshuffled every epoch: for each epoch a table [steps, B], with -1
-    where a batch is not full. stream: of a Pass."""
+    where a batch is not full. stream: that of the Pass."""
     shuffle = generator(seed, f"shuffle{stream}", round, client)
     epoch, total = local.schedule(size)
     width = min(local.batch_size, size)
@@ -30,5 +30,5 @@ def batches(seed: int, round: int, client: int, size: int, local: Local, stream:
 
 
 def noise_key(seed: int, round: int, client: int, stream: str = "") -> int:
-    """Where the client's dropout and augmentation noise comes from this round; the step is added to it."""
+    """The key of the client's dropout and augmentation noise in this round; the step's number is added to it."""
     return key(seed, f"noise{stream}", round, client) >> 1  # room for the step's number
