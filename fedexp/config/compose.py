@@ -1,4 +1,4 @@
-"""From a command line to its config; many of them fast enough for a thousand cells of a table."""
+"""From a command line to its config, fast enough for the thousand cells of a table."""
 
 import pickle
 import re
@@ -21,7 +21,7 @@ from fedexp.errors import ConfigError, require
 
 
 class NoConfig(ConfigError):
-    """`words` compose to no config; what Hydra said is the cause."""
+    """No config can be composed from `words`; Hydra's error is the cause."""
 
     def __init__(self, words: Sequence[str], error: Exception) -> None:
         super().__init__("overrides", " ".join(words), first_line(error))
@@ -48,13 +48,13 @@ def composed(words: Sequence[str]) -> DictConfig:
 
 
 def refuse_tables(config: DictConfig, right: str) -> None:
-    """A run may say which table and scale it is of; a table or scale itself is not for a single run."""
+    """Raise ConfigError where a single run is given a table or a scale; their names, which its sweep sets, are fine."""
     for key in ("table", "scale"):
         require(set(config[key]) <= {"name"}, key, config[key].get("name"), right)
 
 
 def lists(words: Sequence[str]) -> list[str]:
-    """A single number where a list belongs is a list of one: `targets=0.8` is `targets=[0.8]`."""
+    """The words with a single number for `targets` made a list: `targets=0.8` becomes `targets=[0.8]`."""
     return [re.sub(r"^(\+{0,2}targets)=([\d.]+)$", r"\1=[\2]", each) for each in words]
 
 
@@ -79,14 +79,14 @@ def _text(value: Any) -> str:
 
 
 class Composer:
-    """Configs by their overrides. Only the choice of groups is left to Hydra, and remembered: cells that
+    """Composes configs from overrides. Hydra composes only the choices of groups, and each result is kept: cells that
     differ in plain values share it.
 
-    Hydra must be at work already: inside a sweep, or within `hydra.initialize_config_dir`.
+    Hydra must be initialised already: inside a sweep, or within `hydra.initialize_config_dir`.
     """
 
     def __init__(self) -> None:
-        # What is copied often is kept pickled: to copy it so is three times as fast.
+        # Configs that are copied often are kept pickled: unpickling is three times as fast as copying.
         self._bases: dict[tuple[str, ...], bytes | Exception] = {}
         self._plain: dict[tuple[str, ...], tuple[bytes, set[str]] | None] = {}
         self._words: dict[str, Override] = {}
@@ -109,13 +109,13 @@ class Composer:
             config = self._base(choices)
             for override in values:
                 apply(override, config)
-        except Exception as error:  # Hydra's own, OmegaConf's, and what their code raises for words it never expected
+        except Exception as error:  # Hydra's and OmegaConf's, and any that unexpected words make them raise
             raise NoConfig(words, error) from error
         return config
 
     def plain(self, words: Sequence[str], config: DictConfig) -> dict[str, Any]:
-        """The config of a command line with all values resolved, as plain ones. Where nothing else depends on what the
-        words set, only that is read from `config`, and all else is as of its groups alone."""
+        """The config of a command line as plain, resolved values. If no other value depends on the keys that the words
+        set, only these keys are read from `config`, and all others come from the groups' own config, which is kept."""
         choices, values = self._split(words)
         if choices not in self._plain:
             self._plain[choices] = self._resolved(choices)
@@ -134,8 +134,8 @@ class Composer:
         return plain
 
     def _resolved(self, choices: tuple[str, ...]) -> tuple[bytes, set[str]] | None:
-        """The groups' own config as plain values, pickled, and all words that its interpolations are of. None where it
-        does not resolve without further values."""
+        """The groups' own config as plain values, pickled, and all words that occur in its interpolations. None if it
+        cannot be resolved without further values."""
         base = self._base(choices)
         written = yaml.safe_dump(OmegaConf.to_container(base))
         try:
@@ -146,7 +146,7 @@ class Composer:
         return pickle.dumps(plain, pickle.HIGHEST_PROTOCOL), {*re.findall(r"\w+", " ".join(lines))}
 
     def _split(self, words: Sequence[str]) -> tuple[tuple[str, ...], list[Override]]:
-        """The choices of groups, as words, and what is about keys."""
+        """The choices of groups, as words, and the overrides of keys."""
         parsed = self.parse(words)
         values = [override for override in parsed if self.is_value(override)]
         return tuple(override.input_line for override in parsed if not self.is_value(override)), values
@@ -163,7 +163,7 @@ class Composer:
         return pickle.loads(base)
 
     def is_value(self, override: Override) -> bool:
-        """Whether it is about a key and not about the choice of a group."""
+        """Whether the override sets a key and does not choose an option of a group."""
         key = override.key_or_group
         if override.package is not None or override.is_hydra_override() or "/" in key:
             return False
@@ -175,7 +175,7 @@ class Composer:
 
 
 def _stands_alone(override: Override, words: set[str]) -> bool:
-    """Whether an override changes one value that is there, and no interpolation, made of `words`, can be about it."""
+    """Whether an override changes an existing value to which no interpolation, made of `words`, can refer."""
     plainly = override.type is OverrideType.CHANGE and "$" not in override.input_line
     return plainly and not words & {*override.key_or_group.split(".")}
 
@@ -193,7 +193,7 @@ def apply(override: Override, config: DictConfig) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The one line that matters of the deepest cause."""
+    """The first line of the deepest cause's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
