@@ -5,8 +5,8 @@
     r = fedexp.run("algorithm=fedcat partition=dir0.1", rounds=20)
     r.metrics, r.accuracy, r.model, r.clients
 
-run, sweep, load, report and compose are those of fedexp/api.py, which is imported when one of them is asked for: to
-import fedexp alone takes no torch.
+run, sweep, load, report and compose are those of fedexp/api.py, which is imported when one of them is first used:
+importing fedexp alone does not import torch.
 """
 
 import sys
@@ -30,12 +30,12 @@ def __dir__() -> list[str]:
 
 
 class _Callable(ModuleType):
-    """A package that is called as the function of fedexp/api.py that has its name."""
+    """A package that can be called like the function of its name in fedexp/api.py."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         return getattr(import_module("fedexp.api"), self.__name__.rpartition(".")[2])(*given, **named)
 
 
 def make_callable(package: str) -> None:
-    """Let a package be called, for the function whose place it takes: fedexp.report(...)."""
+    """Let a package be called like the function that it hides: fedexp.report(...)."""
     sys.modules[package].__class__ = _Callable

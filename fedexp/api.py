@@ -8,10 +8,10 @@
     runs = fedexp.sweep("algorithm=fedavg,fedcat seed=0,1,2", rounds=20)
     fedexp.report(*runs, baseline="fedavg", targets=[0.8])
 
-Words are those of the command line, in one string or several; keys can be given as arguments as well, a dot of theirs
-as two underscores: local__lr=0.1, or **{"local.lr": 0.1}. What cannot work raises fedexp.errors.ConfigError before
-anything is trained; an interrupted run (Ctrl-C, the notebook's stop) raises fedexp.errors.Interrupted, and the same
-call goes on from there.
+Words are those of the command line, in one string or several. A key can also be given as an argument, with two
+underscores for a dot: local__lr=0.1, or **{"local.lr": 0.1}. A setting that cannot work raises
+fedexp.errors.ConfigError before anything is trained; an interrupted run (Ctrl-C, the notebook's stop button) raises
+fedexp.errors.Interrupted, and the same call resumes it.
 """
 
 import json
@@ -55,7 +55,7 @@ class GlobalModel(nn.Module):
     """The global model of a run as one module: examples in, logits [n, C] out.
 
     Examples are given as the data set holds them: images [n, c, h, w] in uint8 from 0 to 255, other features as floats.
-    The data set's scaling and normalisation are inside, augmentation is not. Layers evaluate, whatever `train` says.
+    The data set's scaling and normalisation are inside, augmentation is not. Layers evaluate, even after `train`.
     """
 
     def __init__(self, algorithm: FedAvg, model: Model, params: Params, transform: Transform) -> None:
@@ -81,9 +81,9 @@ class GlobalModel(nn.Module):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has left in its folder; each part is read when it is first asked for.
+    """A run's results in its folder; each part is read when it is first used.
 
-    found: its result after fewer rounds than the folder tells of, where so many were asked for.
+    found: the result, where the run was asked for fewer rounds than the folder holds.
     """
 
     folder: Path
@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def config(self) -> DictConfig:
-        """The config that it was carried out with, checked."""
+        """The config of the run, checked."""
         return saved(self.folder, [])
 
     @cached_property
@@ -111,7 +111,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """metrics.csv: a row an evaluated round, whose number is the index."""
+        """metrics.csv: one row per evaluated round, indexed by the round's number."""
         return self._rows.loc[: self.result["rounds"]]
 
     @cached_property
@@ -119,21 +119,21 @@ class Run:
         return pd.read_csv(self.folder / "metrics.csv").set_index("round")
 
     def _refuse_earlier(self) -> None:
-        """Raise ConfigError where what is asked for is of more rounds than this result."""
+        """Raise ConfigError where the folder's model is of a later round than this result."""
         last, asked = int(self._rows.index[-1]), self.result["rounds"]
         require(last == asked, "rounds", asked, f"{self.folder} has the model of round {last} alone; ask for that one")
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A row a client: how many examples of each class it holds; of those that were evaluated (evaluate.clients),
-        the accuracy as well, how many of its examples that speaks for, and the round."""
+        """One row per client: how many examples of each class it holds; for clients that were evaluated
+        (evaluate.clients), also the accuracy, how many examples it stands for, and the round."""
         held = pd.read_csv(self.folder / "partition.csv", index_col="client")
         evaluated = self.folder / "clients.csv"
         return held.join(pd.read_csv(evaluated, index_col="client")) if evaluated.exists() else held
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
-        """Test examples of each class (rows) taken for each class (columns) by the final model."""
+        """How many test examples of each class (rows) the final model assigns to each class (columns)."""
         self._refuse_earlier()
         return pd.read_csv(self.folder / "confusion.csv", index_col="class")
 
@@ -163,13 +163,13 @@ def compose(*words: str, **keys: Any) -> DictConfig:
 
 
 def run(*words: str, **keys: Any) -> Run:
-    """Carry out one run, or find it done, or go on with it where it was saved."""
+    """Carry out one run: from the start, from where it was saved, or not at all if it has finished before."""
     return _carry_out(compose(*words, **keys))
 
 
 def sweep(*words: str, **keys: Any) -> list[Run]:
     """Carry out all runs of a sweep, one after another: several values of a key (`seed=0,1,2`), or a table
-    (`+table=fedcat_1`). All are checked before the first begins; what is finished is not done again."""
+    (`+table=fedcat_1`). All are checked before the first begins; runs that have finished are not repeated."""
     log_to_terminal()
     given = _words(words, keys)
     with _explained(given):
@@ -193,11 +193,11 @@ def report(
     *places: str | Path | Run, baseline: str | None = None, targets: Sequence[float] | None = None,
     to: str | Path | None = None,
 ) -> Page:  # fmt: skip
-    """Runs beside each other: folders with runs, folders of runs, or what `run` and `sweep` have returned.
+    """Compare runs, given as folders of runs, as folders that contain these, or as what `run` and `sweep` returned.
 
-    baseline: the option, or KEY=VALUE, that all others are compared with. targets: accuracies (fractions) to which
-    rounds, bytes and seconds are counted. to: a folder for the report's files; None: none are written. A notebook shows
-    the page's tables; `records` is a DataFrame with a row a run.
+    baseline: the option, or KEY=VALUE, that all others are compared with. targets: accuracies (fractions); the rounds,
+    bytes and seconds to reach them are reported. to: a folder for the report's files; None: none are written. A
+    notebook shows the page's tables; its `records` is a DataFrame with one row per run.
     """
     folders = [place.folder if isinstance(place, Run) else Path(place).expanduser() for place in places]
     until = {place.folder: place.result["rounds"] for place in places if isinstance(place, Run)}
@@ -217,7 +217,7 @@ def _carry_out(config: DictConfig) -> Run:
 
 @contextmanager
 def _explained(words: Sequence[str]) -> Iterator[None]:
-    """What Hydra and OmegaConf raise is raised as a ConfigError, in the words of the command line."""
+    """Turn errors of Hydra and OmegaConf into a ConfigError that speaks of the command line's words."""
     try:
         yield
     except (NoConfig, HydraException, OmegaConfBaseException) as error:
@@ -228,6 +228,6 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _words(words: Sequence[str], keys: dict[str, Any]) -> list[str]:
-    """All as words of a command line."""
+    """All arguments as words of a command line."""
     given = [each for text in words for each in shlex.split(text)]
     return [*given, *(word(name.replace("__", "."), value) for name, value in keys.items())]

@@ -1,4 +1,4 @@
-"""From a checked config to the things of a run: data, context, algorithm, measures, reference, tracker."""
+"""From a checked config to the objects of a run: data, context, algorithm, measures, reference, tracker."""
 
 import inspect
 import traceback
@@ -30,8 +30,8 @@ from fedexp.server_optimizer.sgd import Sgd
 from fedexp.system.none import Ideal
 from fedexp.world import Noise, World
 
-_MOST_STEPS = 10**6  # of a vectorized round, whose batches are laid out before it begins
-# What a constructor raises for values that it cannot work with and did not check.
+_MOST_STEPS = 10**6  # local steps of a vectorized round, whose batches are laid out before it begins
+# What a constructor may raise for values that it did not check and cannot work with.
 _REFUSALS = (
     ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError, MemoryError, OSError,
     InstantiationException,
@@ -44,8 +44,8 @@ _KINDS = {  # what the groups' constructors must give
 
 
 def construct(node: DictConfig, **given: Any) -> Any:
-    """Call a group's constructor with its keys and what fedexp gives. Raises ConfigError where that fails, or gives
-    something else than the group is for."""
+    """Call a group's constructor with its keys and with the arguments that fedexp gives. Raises ConfigError where that
+    fails, or returns something of the wrong kind."""
     group, target = str(node._key()), node["_target_"]
     try:
         found, kind = _call(group, arguments(node), target, given), _KINDS[group]
@@ -60,8 +60,8 @@ def construct(node: DictConfig, **given: Any) -> Any:
 
 
 def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) -> Any:
-    """A constructor's result; keys that are constructors themselves (algorithm.clustering) are called first, and are
-    given the same. Errors name the key where it stands."""
+    """A constructor's result. Keys that are constructors themselves (algorithm.clustering) are called first, with those
+    of the given arguments that they accept. Errors name the full key."""
     own = {}
     for name, value in keys.items():
         if isinstance(value, dict) and "_target_" in value:
@@ -78,7 +78,7 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
             own[name] = value
     constructor = get_object(target)
     hints = get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
-    own = {name: str(value) if hints.get(name) is str else value for name, value in own.items()}  # a folder called 2024
+    own = {name: str(value) if hints.get(name) is str else value for name, value in own.items()}  # a folder named 2024
     return constructor(**own, **given)
 
 
@@ -139,7 +139,7 @@ def noise_by_client(dataset: Dataset, parts: list[torch.Tensor], noise: float, s
     """Noise that grows from none for the first client to a deviation of `noise` for the last, in equal steps: the
     feature skew of NIID-Bench (Li et al., ICDE 2022), as its published code has it.
 
-    Raises ConfigError where an example has several owners, and so no deviation of its own, or where it is no number.
+    Raises ConfigError where an example belongs to several clients, and so has no deviation of its own, or is of tokens.
     """
     images = dataset.train_x.dtype == torch.uint8 or dataset.train_x.is_floating_point()
     require(images, "partition.noise", noise, f"is for numbers, and {dataset.name} has tokens")
@@ -153,7 +153,7 @@ def noise_by_client(dataset: Dataset, parts: list[torch.Tensor], noise: float, s
 
 
 def hold_out(parts: list[torch.Tensor], share: float, seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Each client's example ids, without those held out, and those: `share` of them, but never all."""
+    """Each client's example ids for training, and those held out: `share` of them, at least one and never all."""
     if share == 0:
         return parts, [part[:0] for part in parts]
     train, held = [], []
@@ -170,7 +170,8 @@ def hold_out(parts: list[torch.Tensor], share: float, seed: int) -> tuple[list[t
 
 
 def build_model(config: DictConfig, world: World) -> Model:
-    """The initial model, on the device, the same for a seed whatever the algorithm: random, or below its head given."""
+    """The initial model on the device, which for one seed is the same for every algorithm. Its weights are random, or
+    those of the file model.pretrained in all layers below the head."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "model"))
         net = construct(config.model, shape=world.shape, classes=world.classes)
@@ -193,7 +194,7 @@ def build_measures(config: DictConfig) -> list[Measure]:
 
 
 def build_reference(config: DictConfig, ctx: Context, stopped: Callable[[], bool]) -> Reference:
-    """Of a run whose last stage is in `ctx`."""
+    """The reference of a run whose last stage trains in `ctx`."""
     last = config.rounds if config.reference_rounds is None else min(config.rounds, config.reference_rounds)
     return Reference(0 if config.reference is None else last, ctx, stopped)
 

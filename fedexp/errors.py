@@ -46,7 +46,7 @@ class Incomplete(Exception):
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; the state of the last finished round still stands. Its argument: by which signal."""
+    """Training was asked to stop; the last finished round's state stays valid. Its argument: the signal's number."""
 
     @property
     def exit_code(self) -> int:
@@ -57,7 +57,7 @@ class Interrupted(Exception):
 
 
 class ProcessLost(Interrupted):
-    """Of a run's several processes one has ended, which ends all of them."""
+    """One of a run's several processes has ended, which ends all of them."""
 
     exit_code = 1
 
@@ -66,7 +66,7 @@ class ProcessLost(Interrupted):
 
 
 def shown(value: Any) -> str:
-    """A value as one line of a message says it: in full unless it is very long, without line breaks."""
+    """A value as a one-line message shows it: in full unless it is very long, without line breaks."""
     text = str(value)
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}... ({len(text)} characters)"
@@ -80,7 +80,7 @@ def require(holds: bool, key: str, value: Any, right: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name: the nearest known one, and all of them where they are few or none is near."""
+    """A hint for a misspelt name: the nearest known name, and all known names if these are few or none is near."""
     known = sorted(set(known))
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hints = [f"did you mean {close[0]}?"] if close else []

@@ -28,11 +28,11 @@ from fedexp.round import begin, one_round
 
 
 def run(config: DictConfig) -> dict[str, Any]:
-    """Carry out one run, or find it done: its result.json. Raises Interrupted after a signal.
+    """Carry out one run, or find that it has finished before; returns its result.json. Raises Interrupted on a signal.
 
-    The same config again finds a finished run, and takes up an unfinished one where it was saved; so does the same
-    config with more rounds. With fewer, it finds the result of exactly these. Of several processes of one run, as
-    torchrun starts them, the first one looks after its folder.
+    Called again with the same config, it finds a finished run and resumes an unfinished one from where it was saved.
+    With more rounds it continues the run; with fewer it finds the result after exactly that many. Where torchrun has
+    started several processes, the first one alone writes the run's folder.
     """
     folder, device = RunFolder(config), section(config, "hardware").torch_device
     with ranks.joined(device), ExitStack() as held, Stop() as stop:
@@ -43,7 +43,7 @@ def run(config: DictConfig) -> dict[str, Any]:
             display = Display(config.rounds, config.rounds)
             display.summary(_found(folder, result) if found else folder.path.name, result)
             display.say(str(folder.path))
-        if stop():  # in the last round: this run is done, a sweep's next ones are not to begin
+        if stop():  # a signal in the last round: this run is done, but a sweep must not begin its next one
             raise Interrupted(stop.signal)
         return result
 
@@ -54,14 +54,14 @@ def _carried_out(config: DictConfig, folder: RunFolder, stop: Stop) -> dict[str,
 
 
 def _found(folder: RunFolder, result: dict[str, Any]) -> str:
-    """What is said of a run that was carried out before."""
+    """The message about a run that has finished before."""
     rounds, longest = result["rounds"], folder.result()["rounds"]
     first = f", for {longest} rounds, of which these are the first {rounds}" if rounds < longest else ""
     return f"this run was finished before{first}; delete its folder to run it again"
 
 
 class Experiment:
-    """One run in progress: everything built, and the context in which it trains now."""
+    """One run in progress: all that is built for it, and the context of the current stage."""
 
     def __init__(self, config: DictConfig, dataset: Dataset, folder: RunFolder, stop: Stop) -> None:
         self.config, self.stop = config, stop
@@ -79,20 +79,20 @@ class Experiment:
         self.recorder = Recorder(config, folder, tracker, last.world, dataset.class_names)
 
     def carry_out(self) -> dict[str, Any]:
-        """All stages; result.json at the end, whatever the end was."""
+        """Run all stages; result.json is written at the end, however the run ends."""
         state = self._resume()
         self.recorder.begin(state)
         status, added = Status.FAILED, {}
         try:
             state, ended = self._all_stages(state)
             added = self._finish(state)
-            status = ended  # not before: a finished run has all of its files
+            status = ended  # only now: a finished run has all of its files
         except ProcessLost:
             status = Status.INTERRUPTED
             raise
         except Interrupted:
             status = Status.INTERRUPTED
-            raise Interrupted(self.stop.signal or signal.SIGTERM) from None  # the latter: another process was asked
+            raise Interrupted(self.stop.signal or signal.SIGTERM) from None  # SIGTERM: another process got the signal
         finally:
             self._close()
             self.reference.close()
@@ -100,7 +100,7 @@ class Experiment:
         return result
 
     def _resume(self) -> State | None:
-        """The State as it was last saved."""
+        """The State as it was last saved; None if it never was."""
         found = self.recorder.resume(self.evaluation.is_due)
         if found is None:
             return None
@@ -119,7 +119,7 @@ class Experiment:
         return state, ended
 
     def _enter(self, number: int, state: State | None) -> State:
-        """The State before a stage's first round, from the last stage's final one."""
+        """The State before a stage's first round, from the previous stage's final State."""
         stage, last = self.stages[number], self.stages[number - 1] if number else None
         self._open(stage.context)
         fresh = stage.begin(stage.algorithm, state or {"params": self.ctx.model.params()}, self.ctx)
@@ -129,7 +129,7 @@ class Experiment:
             self.reference.begin(fresh["params"])
         before = {"round": count, "stage": number, "clock": state.get("clock", 0.0) if state else 0.0}
         state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
-        self._save_if_due(state)  # what took long is not done twice
+        self._save_if_due(state)  # entering a stage can take long and should not be repeated
         return state
 
     def _go_on(self, stage: Stage, state: State) -> State:
@@ -163,7 +163,7 @@ class Experiment:
         return state, Status.FINISHED
 
     def _round(self, stage: Stage, state: State) -> tuple[State, Row | None]:
-        """The State after one more round, and what was recorded of it if it was evaluated."""
+        """The State after one more round, and its row of metrics.csv if the round was evaluated."""
         try:
             if stage.counted:
                 self.reference.follow(state["round"] + 1)
@@ -184,7 +184,7 @@ class Experiment:
         return done.after, row
 
     def _finish(self, state: State) -> dict[str, Any]:
-        """Leave the run's last files; what its algorithm has to say at the end."""
+        """Write the run's last files; returns what its algorithm and its parts add to result.json."""
         algorithm, ctx = self.stages[state["stage"]].algorithm, self.ctx
         answers = accuracy.confusion(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
         self._save(state)  # more rounds may be asked for later
@@ -199,7 +199,8 @@ class Experiment:
         self.recorder.save_if_due(state, self.reference.state)
 
     def _check_position(self, state: State) -> None:
-        """A run that was interrupted can end with no earlier round, and with that one only if it was evaluated."""
+        """Raise ConfigError unless the saved run can end after `rounds` rounds: it must not be beyond that round, and
+        if it was saved exactly there, that round must have been evaluated."""
         number, rounds, rows = state["round"], self.config.rounds, self.recorder.history.rows
         ready = number == rounds and rows and rows[-1]["round"] == rounds
         require(
@@ -209,7 +210,7 @@ class Experiment:
 
 
 def check_rounds(stages: list[Stage], rounds: int) -> None:
-    """Raise ConfigError unless the last stage begins within `rounds` communication rounds: the run is about it."""
+    """Raise ConfigError unless the last stage, the aim of the run, begins within `rounds` communication rounds."""
     before = sum(stage.rounds for stage in stages[:-1] if stage.counted)
     require(
         rounds > before, "rounds", rounds, f"must be above {before}, after which the stage {stages[-1].name} begins"

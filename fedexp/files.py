@@ -1,7 +1,7 @@
-"""Files that a crash, a full disk or a failing one does not spoil unnoticed.
+"""Writing files so that a crash, a full disk or a failing disk cannot damage them unnoticed.
 
-Each is written beside its place and renamed into it, so that the old one stays whole until the new one is. Those that
-are read back to be computed with (checkpoints, caches) end in a line with their length and checksum.
+Each is written under another name and then renamed, so that the old file stays whole until the new one is complete.
+Files that are read back to be computed with (checkpoints, caches) end in a line with their length and checksum.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MARK = b"\nfedexp blake2b "
 _BLOCK = 1 << 20
-# What loading raises for a file whose checksum is right, and which fedexp has not written.
+# What loading may raise for a file that has the right checksum but was not written by fedexp.
 _LOADING = (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
 
 
@@ -36,7 +36,7 @@ def write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
 
 
 def write_in_place(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write `path` itself, down to the disk: for a name that nothing reads."""
+    """Write `path` itself and flush it to the disk: for a name that nothing reads in the meantime."""
     with open(path, "wb") as file:
         fill(file)
         file.flush()
@@ -52,9 +52,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def save(content: Any, file: BinaryIO) -> "_Counted":
-    """torch.save. Raises OSError where the file cannot be written: in the middle of a tensor torch has an error of its
-    own for that."""
-    import torch  # only here: most that write files never need it
+    """torch.save, except that it raises OSError wherever the file cannot be written: within a tensor, torch raises a
+    RuntimeError instead."""
+    import torch  # only here: most callers of this module never need it
 
     counted = _Counted(file)
     try:
@@ -67,7 +67,7 @@ def save(content: Any, file: BinaryIO) -> "_Counted":
 
 
 def dump(content: Any, file: BinaryIO) -> None:
-    """The same, and a last line with the length and the checksum of what it wrote; torch.load ignores that line."""
+    """`save`, then a last line with the length and the checksum of the content; torch.load ignores that line."""
     counted = save(content, file)
     file.write(_last_line(counted.digest, counted.length))
 
@@ -76,7 +76,7 @@ def load(path: Path, map_location: Any = None) -> Any:
     """What `dump` wrote. The checksum is compared before anything is unpickled.
 
     Raises Damaged where the file cannot be read, carries no checksum, does not match it, or holds anything but plain
-    values and tensors: no code runs on a file's word.
+    values and tensors: no code from a file is run.
     """
     import torch
 
@@ -92,8 +92,8 @@ def load(path: Path, map_location: Any = None) -> Any:
 
 
 def onto(device: "torch.device") -> Any:
-    """For torch.load's map_location: tensors that were on a CPU stay there (algorithms keep their books on it), all
-    others come to `device`."""
+    """For torch.load's map_location: tensors that were on a CPU stay there (algorithms keep some of their state on it),
+    all others are moved to `device`."""
     from torch.serialization import default_restore_location
 
     def place(storage: "torch.UntypedStorage", tag: str) -> "torch.UntypedStorage":
@@ -103,7 +103,7 @@ def onto(device: "torch.device") -> Any:
 
 
 class _Counted:
-    """Passes on what is written and takes its checksum meanwhile: nothing is read back for that."""
+    """Passes on what is written and computes its checksum on the way, so that nothing must be read back."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest, self.length = file, _digest(), 0
@@ -140,5 +140,5 @@ def _digest() -> hashlib.blake2b:
 
 
 def _last_line(digest: hashlib.blake2b, length: int) -> bytes:
-    """Plain text of one size, which cannot be taken for the end of a zip file, as torch's files are."""
+    """Plain text of a fixed length, which cannot be taken for the end of a zip file; torch's files are zip files."""
     return _MARK + f"{digest.hexdigest()} {length:020}\n".encode()

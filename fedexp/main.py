@@ -33,7 +33,7 @@ from fedexp.sweep.sweeper import FedexpSweeper  # which conf/hydra/sweeper names
 
 @lasting_output()
 def main() -> None:
-    """A run or a sweep, with or without the first word `run`; or, where that names one of fedexp/cli, that program.
+    """A run or a sweep, with or without the first word `run`; or the program of fedexp/cli that the first word names.
 
     Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
     in use; 143 SIGTERM; 130 Ctrl-C; 129 a terminal that is gone.
@@ -52,13 +52,13 @@ def main() -> None:
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         sys.exit(exit_code(dry_run, overrides))
     FedexpSweeper.closing = staticmethod(compare)
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach us as they are; we say them in one line
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors then reach us as raised; we report them in one line
     if code := exit_code(_hydra, lists(_for_every_cell(words))):
         sys.exit(code)
 
 
 def _hydra(words: list[str]) -> None:
-    """Hand the words to Hydra. Raises NoConfig for whatever happens before a run or a sweep has begun."""
+    """Hand the words to Hydra. Raises NoConfig for any error before a run or a sweep has begun."""
     sys.argv[1:] = in_order(words)
     try:
         with _mode_as_said(words):
@@ -90,14 +90,14 @@ def _reached(error: Exception, function: Callable[..., Any]) -> bool:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def entry(config: DictConfig) -> Any:
-    """One run: its result.json, or what `metric` names of it where another sweeper asks, which searches. In a sweep
-    errors go to the sweeper; alone the run ends the program here, past Hydra, which would show a traceback."""
+    """One run: returns its result.json, or, to a Hydra sweeper that searches, the entry of it that `metric` names. In a
+    sweep errors go to the sweeper; a single run's errors end the program here, since Hydra would show a traceback."""
     alone = HydraConfig.get().mode == RunMode.RUN
     try:
         if alone:
             refuse_tables(config, "is for sweeps of many runs; add --multirun (-m)")
         check(config)
-        from fedexp.experiment import run  # only now: composing and refusing take no torch
+        from fedexp.experiment import run  # only now: composing and checking need no torch
 
         searched = not alone and not HydraConfig.get().sweeper._target_.endswith(".fedexp.Sweep")
         require(not searched or config.metric is not None, "metric", None, "must name what is searched: best_accuracy")
@@ -112,20 +112,21 @@ def entry(config: DictConfig) -> Any:
 
 
 def _is_dry(words: Sequence[str]) -> bool:
-    """Whether a sweep is to be listed and not carried out: --dry-run, or --cfg job of many runs."""
+    """Whether a sweep is to be listed instead of carried out: --dry-run, or --cfg job for several runs."""
     sweeps = {"-m", "--multirun"} & {*words} or any(word.lstrip("+").startswith("table=") for word in words)
     return "--dry-run" in words or (bool(sweeps) and any(word.startswith(("--cfg", "-c")) for word in words))
 
 
 def _leave(error: Exception, config: DictConfig, always: bool) -> None:
-    """Write the error into the run's folder, if there is one; `always`: of a sweep's run it is the only trace."""
+    """Write the error into the run's folder, if there is one. always: even if there is none yet, because a sweep's run
+    may leave no other trace."""
     folder = RunFolder(config)
     if launch.is_first() and (always or folder.path.is_dir()):
         folder.write_error("".join(traceback.format_exception(error)))
 
 
 def _for_every_cell(words: list[str]) -> list[str]:
-    """In a table's sweep, whose cells choose their groups, a group's key is set in all of them, as elsewhere:
+    """In a table's sweep each cell chooses its own groups; let a group's key hold in all cells all the same:
     `dataset.root=FOLDER` becomes `++dataset.root=FOLDER`."""
     if not any(word.lstrip("+").startswith("table=") for word in words):
         return words

@@ -43,7 +43,7 @@ def mix(value: Tensor) -> Tensor:
 def integers(keys: Tensor, count: int, stream: int = 0) -> Tensor:
     """Uniform numbers from 0 to 2**31 - 1 from int64 keys [...]: int64 [..., count], a pure function of (key, stream).
 
-    So that one client and a whole cohort see the same numbers.
+    One client and a whole cohort therefore see the same numbers.
     """
     counter = torch.arange(count, device=keys.device) + (stream << 24)
     return mix(mix(keys).unsqueeze(-1) * 0x2545F49 + mix(counter))

@@ -20,9 +20,9 @@ from fedexp.tree import Params, Stack, Tree
 class Round:
     """All facts of a finished round, for the measures. uploads: as the server read them, updates decoded.
 
-    before, after: the State as the round began, which can be read until the next round, and as it ended.
-    loss: mean local loss [K]. examples: how many local training went through. Where nobody took part, `ids` and `loss`
-    are empty and nothing was uploaded.
+    before, after: the State at the round's beginning, which can be read until the next round, and at its end.
+    loss: mean local loss [K]. examples: how many examples local training went through. If no client took part, `ids`
+    and `loss` are empty and nothing was uploaded.
     """
 
     algorithm: FedAvg
@@ -43,20 +43,20 @@ class Round:
 
     @cached_property
     def models(self) -> Stack:
-        """The cohort's trained models, as the server knows them: the entries that updates are of [K, ...]."""
+        """The cohort's trained models, as the server knows them [K, ...]: the entries that updates contain."""
         starts = self.algorithm.starts(self.before, self.ids, self.uploads, self.ctx)
         return {name: starts[name] + change for name, change in self.uploads["update"].items()}
 
     @cached_property
     def centers(self) -> Stack:
-        """What each of them is measured against [K, ...]: the new global model, for most algorithms."""
+        """The model that each of `models` is compared with [K, ...]: the new global model, for most algorithms."""
         return self.algorithm.center(self.after, self.ids, self.ctx)
 
 
 def begin(algorithm: FedAvg, state: State, ctx: Context) -> State:
     """The whole State before a stage's first round, given what the algorithm's `init` returned.
 
-    What the algorithm asks or sends all clients as it enters the stage is exchanged here, and counted in that round.
+    What the algorithm asks or sends all clients as it enters the stage is exchanged here, counted in the first round.
     """
     params = state["params"]
     crossing = algorithm.shared(params, ctx)
@@ -79,8 +79,8 @@ def begin(algorithm: FedAvg, state: State, ctx: Context) -> State:
 
 
 class Answers(NamedTuple):
-    """What comes back of a round's download. ids: of those who answered [K']; trained: what they left, if there are
-    any; down, up: bytes; seconds: simulated ones that the round took."""
+    """What a round's clients return. ids: the clients that answered in time [K']; trained: the results of their
+    training, None if there are none; down, up: bytes; seconds: the round's simulated duration."""
 
     ids: Tensor
     trained: Trained | None
@@ -101,7 +101,7 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
             "memory": client_rows.put(state["memory"], ids, trained.memory),
             "selection": algorithm.selection.learn(state["selection"], ids, uploads.get("update", {}), ctx),
         }
-    elif type(algorithm.privacy) is not NoPrivacy:  # whose noise does not tell that nobody was there
+    elif type(algorithm.privacy) is not NoPrivacy:  # noise, added all the same, hides that nobody took part
         unmoved = {name: torch.zeros_like(leaf) for name, leaf in algorithm.shared(state["params"], ctx).items()}
         after = algorithm.step(state, unmoved, 0, ctx)
     surveyed, before = ctx.engine.drain(), state["surveyed"]
@@ -120,7 +120,7 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
 
 
 def _answers(algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context) -> Answers:
-    """Clients `drawn` [K] receive what crosses down; those who do not fail train, and some may be late."""
+    """Clients `drawn` [K] receive the download; those that do not fail train, and some of these may be late."""
     system, number, ids, trained, up = algorithm.system, state["round"], drawn, None, 0
     work: list[int] | None = None
     download = _download(algorithm, state, drawn, ctx) if len(drawn) else {}
@@ -145,14 +145,14 @@ def _answers(algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context) -> An
 
 
 def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tree:
-    """All that crosses down: the algorithm's download, and what bounding an update needs."""
+    """All that crosses down: the algorithm's download, and what clients need to clip their updates."""
     needed = algorithm.privacy.download(state.get("privacy", {}))
     download = algorithm.download(state, ids, ctx)
     return {**download, "privacy": tree.spread(needed, len(ids))} if needed else download
 
 
 def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tree:
-    """Uploads [K, ...] with updates as the server reads them, bounded whatever the compression made of them."""
+    """Uploads [K, ...] with their updates decoded, and clipped again, since compression may have enlarged them."""
     if "update" not in uploads:
         return uploads
     crossing = algorithm.shared(state["params"], ctx)
@@ -176,7 +176,7 @@ def personal_models(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) 
 def tuned_models(
     tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ctx: Context
 ) -> list[Params]:  # fmt: skip
-    """The models that clients `ids` have after training for themselves, as `tuner` says (FedAvg.tuning)."""
+    """The models of clients `ids` after each has fine-tuned its own as `tuner` does (FedAvg.tuning)."""
     download = algorithm.personal_download(state, ids, ctx)
     own = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]
     trained = ctx.engine.train(tuner, state["round"], ids, download, {"own": own, "compression": {}})
@@ -184,7 +184,7 @@ def tuned_models(
 
 
 def first_models(done: Round) -> list[Params]:
-    """The model that each of a round's cohort had before it trained; nothing else that it trains besides."""
+    """The model that each client of a round's cohort began from, without anything else that the algorithm trains."""
     download = done.algorithm.download(done.before, done.ids, done.ctx)
     number, names = done.before["round"], {*done.ctx.model.weights, *done.ctx.model.buffers}
     models = _models(done.algorithm, done.algorithm.start, done.before, done.ids, download, done.ctx, number)
@@ -195,7 +195,7 @@ def _models(
     algorithm: FedAvg, function: Callable[[Tree, Tree, Tree], Params], state: State, ids: Tensor, download: Tree,
     ctx: Context, number: int | None = None,
 ) -> list[Params]:  # fmt: skip
-    """`function` of what each client downloads, remembers and finds out: in round `number`, from 0, or in none."""
+    """`function` of each client's download, memory and result of `inspect`. number: the round, from 0; None: none."""
     memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]
     found = ctx.engine.inspect(algorithm, ids, download, {"own": memory}, number)
     return [function(*(tree.take(part, row) for part in (download, memory, found))) for row in range(len(ids))]

@@ -66,7 +66,7 @@ def spread(params: Tree, count: int) -> Tree:
 
 
 def is_spread(leaf: Tensor) -> bool:
-    """Whether all rows are one row, as `spread` makes them."""
+    """Whether all rows are the same row in memory, as `spread` makes them."""
     return leaf.stride(0) == 0
 
 
@@ -103,7 +103,7 @@ def rows(weights: Tensor, leaf: Tensor) -> Tensor:
 def mean(stack: Tree, weights: Tensor) -> Tree:
     """Mean over the leading axis, weighted by `weights` [K] (normalised here).
 
-    A leaf of integers or truth values (a counter, a mask) has no mean in its own type: it is the first row's.
+    A leaf of integers or truth values (a counter, a mask) has no mean in its own type: the first row's is taken.
     """
     if not stack:
         return {}
@@ -123,9 +123,9 @@ def squared_distance(first: Params, second: Params) -> Tensor:
 
 
 def columns(*stacks: Stack) -> Iterator[list[Tensor]]:
-    """All entries of stacks [K, ...] with the names of the first: of each stack, float64 [K, so many] at a time.
+    """All entries of stacks [K, ...] with the names of the first, in blocks: float64 [K, block size] of each stack.
 
-    Sums over a model's entries are so made in double precision without a copy of all K models.
+    Thus sums over a model's entries are made in double precision without a copy of all K models.
     """
     for name in stacks[0]:
         for parts in zip(*(stack[name].reshape(length(stack), -1).split(_COLUMNS, 1) for stack in stacks)):

@@ -14,17 +14,17 @@ from fedexp.randomness import mix, uniform
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise on prepared inputs. deviation: of each training example's [n]; key: what it is drawn by where no
-    batch has a key. A batch has new noise, as it has new augmentation."""
+    """Gaussian noise on prepared inputs. deviation: its standard deviation for each training example [n]. A training
+    batch draws new noise by its own key; key: the base of each example's fixed noise wherever there is no batch key."""
 
     deviation: Tensor
     key: int
 
     def added(self, x: Tensor, rows: Tensor, keys: Tensor | None) -> Tensor:
-        """x [n, ...] of examples `rows` [n] with noise by `keys` [n], one an example, or by the examples themselves."""
+        """x [n, ...] of examples `rows` [n] with noise, drawn by `keys` [n], one per example; None: by the examples."""
         each = x[0].numel()
         first, second = uniform(rows + self.key if keys is None else keys, 2 * each, stream=1).split(each, 1)
-        normal = (-2 * (-first).log1p()).sqrt() * (2 * math.pi * second).cos()  # Box and Muller's
+        normal = (-2 * (-first).log1p()).sqrt() * (2 * math.pi * second).cos()  # the Box-Muller transform
         scale = self.deviation[rows].view(-1, *[1] * (x.dim() - 1))
         return x + (scale * normal.view_as(x)).to(x)
 
@@ -36,8 +36,8 @@ class World:
     rows: int64 [sum of sizes], the example ids of client 0, then of client 1, ...; sizes: int64 [N], on
     the CPU, because schedules are made there. held, held_sizes: the same for examples that are held out of training,
     for their client's evaluation alone. memory_device: where clients' memory is kept; None: with the examples.
-    test_transform: of the test examples, where it is another than that of the training examples. noise: on training
-    inputs, of which some clients have more than others; None: none.
+    test_transform: for the test examples; None: the same as for the training examples. noise: on training inputs, of
+    which some clients have more than others; None: no noise.
     """
 
     x: Tensor
@@ -75,7 +75,7 @@ class World:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where each client's ids begin in `rows`; one more at the end."""
+        """Where each client's ids begin in `rows`, and last the length of `rows`."""
         return [0, *self.sizes.cumsum(0).tolist()]
 
     @cached_property
@@ -108,7 +108,7 @@ class World:
         return torch.bincount(self.test_y.cpu(), minlength=self.classes)
 
     def prepare(self, rows: Tensor, keys: Tensor | None = None) -> Tensor:
-        """Model input of examples `rows` [...]: [..., *shape]. With keys [...] (one a batch) augmented."""
+        """Model input of examples `rows` [..., B]: [..., B, *shape]. With keys [...], one per batch, augmented."""
         flat = rows.reshape(-1)
         if keys is not None and (self.transform.augments or self.noise is not None):
             position = torch.arange(rows.shape[-1], device=self.device).expand_as(rows)
@@ -125,7 +125,7 @@ class World:
         return (self.test_transform or self.transform)(self.test_x[rows], None, self.dtype)
 
     def partition_hash(self) -> str:
-        """A name for exactly this split of exactly these labels."""
+        """A hash of the split and of the labels."""
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (self.sizes, self.rows, self.y):
             digest.update(tensor.cpu().numpy().tobytes())

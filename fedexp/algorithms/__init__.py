@@ -1,1 +1,1 @@
-"""Algorithms: fedavg.py is the base class; every other file says only what differs from it."""
+"""Algorithms: fedavg.py has the base class; every other file contains only what differs from it."""

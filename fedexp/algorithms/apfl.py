@@ -1,10 +1,10 @@
 """APFL (Deng, Kamani and Mahdavi 2020, arXiv:2003.13461): each client mixes a model of its own with the global one.
 
-On each batch, from the same moment: w_k steps as under FedAvg, and v_k <- v_k - eta a grad f(u) with the mixture
-u = a v_k + (1 - a) w_k of all weights. `adaptive` also moves a <- clip(a - eta <v_k - w_k, grad f(u)>, 0, 1), with all
-of it as before the step. Running statistics are not mixed: u uses v_k's, which follow the passes of u. Momentum, weight
-decay and clipping treat v_k as a model by itself. A client uses u with the newest w. The published code mixes logits
-instead of weights, which is the same for linear models only.
+On each batch two steps are taken from the same values: w_k steps as under FedAvg, and v_k <- v_k - eta a grad f(u) with
+the mixture u = a v_k + (1 - a) w_k of all weights. `adaptive` also moves a <- clip(a - eta <v_k - w_k, grad f(u)>, 0,
+1), computed before the step. Running statistics are not mixed: u uses those of v_k, which follow the forward passes of
+u. Momentum, weight decay and clipping treat v_k as a model by itself. As its personal model a client uses u with the
+newest w. The published code mixes logits instead of weights, which is the same for linear models only.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from fedexp.models import Model
 from fedexp.models.layers import keep
 from fedexp.tree import Params, Tree
 
-_OWN = "own/"  # before the names of v_k's entries; no module can be called so
+_OWN = "own/"  # prefix of the names of v_k's entries; no module's name can contain it
 
 
 @dataclass(frozen=True, kw_only=True)
 class APFL(FedAvg):
-    """mixing: a, of clients that have not taken part. adaptive: when a moves: never, at each round's first step (round)
-    or at every step (step)."""
+    """mixing: the initial a of every client. adaptive: when a moves: never, at each round's first step (round) or at
+    every step (step)."""
 
     mixing: Annotated[float, Within(0, 1)] = 0.5
     adaptive: Annotated[str, OneOf("never", "round", "step")] = "never"
@@ -59,7 +59,7 @@ class APFL(FedAvg):
             along = torch.stack([((own - other) * grads[name]).sum() for name, (own, other) in fixed.items()]).sum()
             moved = (a - client.lr * along).clamp(0, 1)
             keep({"mixing": moved if self.adaptive == "step" else torch.where(batch.key == client.key, moved, a)})
-        # Worth 0, and its gradient in v is a grad f(u).
+        # This term's value is 0, and its gradient with respect to v is a grad f(u).
         pull = torch.stack([((v[name] - own) * a * grads[name]).sum() for name, (own, _) in fixed.items()]).sum()
         return plain(model, w, batch, client) + pull
 

@@ -9,10 +9,11 @@ clean clusters leaves hardly any pair similar. Clients whose Q is at least epsil
 being the participants similar to it, itself included (eq. 1, 2). Epsilon rises every round:
 epsilon <- min(epsilon growth^t, largest).
 
-Clients: the global model teaches; KL between the distributions over the pairs of a batch that a kernel of the
-features gives (eq. 18, 19), times `distillation` (lambda). The teacher evaluates (running statistics, no dropout).
+Clients: the global model is the teacher. The KL divergence between the two models' distributions over the pairs of a
+batch, which a kernel of the features gives (eq. 18, 19), is added times `distillation` (lambda). The teacher evaluates
+(running statistics, no dropout).
 
-Left open by the paper, and here the published code's: gamma, the kernel (by default) and the rise of epsilon.
+Gamma, the kernel and the rise of epsilon are left open by the paper; by default they are the published code's.
 Under rescaling=positive, similarities that are not positive count as 0 (that code takes their absolute value).
 """
 
@@ -42,15 +43,15 @@ from fedexp.models import Model
 from fedexp.tree import Params, Tree
 from fedexp.world import World
 
-_MOST_PAIRS = 50_000_000  # all of 10,000 clients: some gigabytes
-_TOGETHER = 2000  # clients up to which a number for each pair is drawn with those of all other pairs
+_MOST_PAIRS = 50_000_000  # all pairs of 10,000 clients: some gigabytes
+_TOGETHER = 2000  # clients up to which random numbers are drawn for all pairs at once, needed or not
 _SHOWN = 1000  # clients up to which the whole Q-matrix is drawn and written
 _AT_ONCE = 2**20  # pairs whose labels are compared together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cadis(FedAvg):
-    """Fields: conf/algorithm/cadis.yaml says what each is and where its value comes from."""
+    """conf/algorithm/cadis.yaml explains each field and the source of its value."""
 
     epsilon: Annotated[float, Within(0, 1)] = 0.975
     epsilon_growth: Annotated[float, AtLeast(1)] = 1.0005
@@ -79,7 +80,7 @@ class Cadis(FedAvg):
             self.selection.ordinary, "selection", type(self.selection).__name__,
             "it weighs updates in its own way, and so does CADIS; use selection=uniform or full, with merge=examples",
         )  # fmt: skip
-        drawn = min(ctx.clients, ctx.rounds * ctx.cohort)  # so many clients at most will ever have met another
+        drawn = min(ctx.clients, ctx.rounds * ctx.cohort)  # at most this many clients ever take part
         possible = drawn * (drawn - 1) // 2
         if self.transitive == "off":
             possible = min(possible, ctx.rounds * ctx.cohort * (ctx.cohort - 1) // 2)
@@ -113,7 +114,7 @@ class Cadis(FedAvg):
         return tree.mean(uploads["update"], state["shares"])
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        """FedAvg's after the clustering; the two are timed. "shares": the weights of this round's cohort [K]."""
+        """Clustering, then FedAvg's aggregation; both are timed. "shares": the weights of this round's cohort [K]."""
         began = _now(ctx.world.device)
         state = self.learn(state, ids, uploads["update"]["head.weight"], ctx.clients, gen)
         clusters, shares = self.cluster(state, ids, ctx.sizes[ids], ctx.clients)
@@ -123,10 +124,10 @@ class Cadis(FedAvg):
         return {**state, **seconds}
 
     def learn(self, state: State, ids: Tensor, change: Tensor, clients: int, gen: Generator) -> State:
-        """ "pairs", the similarities that are known, after this round's meetings, with estimates for pairs that never
-        met; a client's with itself is 1 and not among them. "touched": the clients of the last estimates [n].
+        """The State after this round's meetings: in "pairs" the known similarities, with estimates for pairs that never
+        met (a client's similarity to itself is 1 and not stored); in "touched" the clients of the last estimates [n].
 
-        change: of the head's weight matrix, by each participant [K, C, d].
+        change: each participant's change of the head's weight matrix [K, C, d].
         """
         change = F.normalize(change.flatten(1).double().cpu())
         order = ids.argsort()
@@ -145,15 +146,15 @@ class Cadis(FedAvg):
     def infer(
         self, known: pairs.Store, touched: Tensor, clients: int, epsilon: float, gen: Generator
     ) -> tuple[pairs.Store, Tensor]:
-        """Pairs that never met, through all third clients that both met and whose estimate is sharp enough; and the
-        clients of these pairs [n].
+        """Estimate the similarity of pairs that never met, through all third clients that both have met and whose
+        estimate is sharp enough; returns the known pairs, these included, and the clients of the estimated pairs [n].
 
-        A third client p says N(s_ip s_jp, sqrt((1 - s_ip^2)(1 - s_jp^2)) / 3); `draw` averages a number drawn
-        from each (which is one normal number of their mean mean and deviation), `mean`, the published code's
-        way, their means where above epsilon. An estimate counts as one meeting.
+        The estimate through a third client p is N(s_ip s_jp, sqrt((1 - s_ip^2)(1 - s_jp^2)) / 3). `draw` averages one
+        number drawn from each (drawn as one normal number of that mean and deviation); `mean`, as in the published
+        code, averages the means that are above epsilon. An estimate counts as one meeting.
 
-        touched: the third clients to ask, ascending. Those of whose similarities none has changed since they were
-        asked last have nothing new to say: what they said then is known, and epsilon never falls.
+        touched: the third clients to use, ascending. The others' similarities have not changed since they were last
+        used, so they give nothing new: their estimates are known, and epsilon never falls.
         """
         least = epsilon if self.transitive == "mean" else -math.inf
         said = pairs.through_third_clients(known, touched, clients, self.gamma, least)
@@ -168,10 +169,10 @@ class Cadis(FedAvg):
         return known, torch.cat(found).unique()
 
     def rescaled(self, known: pairs.Store) -> Tensor:
-        """The Q-matrix's entries of these pairs [P]: known similarities rescaled to [0, 1], the least of all to 0.
+        """The Q-matrix's entries of these pairs [P]: known similarities rescaled to [0, 1], the smallest of all to 0.
 
-        What a diverged model makes of a similarity (not a number) is not known, and its entry 0 as that of any pair
-        of which nothing is known. On the diagonal Q is 1.
+        A similarity that is not a number (from a diverged model) counts as unknown, and Q is 0 for unknown pairs. On
+        the diagonal Q is 1.
         """
         similarity = known["similarity"]
         kept = similarity.isfinite()
@@ -195,7 +196,7 @@ class Cadis(FedAvg):
     def cluster(self, state: State, ids: Tensor, sizes: Tensor, clients: int) -> tuple[int, Tensor]:
         """The number of clusters among the participants, and their weights n_i / M_i [K] (not normalised).
 
-        Clusters are the groups that similarity connects; M_i counts the clients similar to i themselves.
+        Clusters are the connected components of the similarity graph; M_i counts only clients that are similar to i.
         """
         similar = self._similar(state, clients)
         together = similar[ids.numpy()]
@@ -204,12 +205,12 @@ class Cadis(FedAvg):
         among = together[:, ids.numpy()]
         count, _ = connected_components(among, directed=False)
         members = torch.from_numpy((among if self.cluster_size == "participants" else together).getnnz(1))
-        if self.threshold(state["round"]) == 0:  # then also those are similar of whom nothing is known
+        if self.threshold(state["round"]) == 0:  # then unknown pairs are similar as well
             count, members = 1, torch.full_like(ids, len(ids) if self.cluster_size == "participants" else clients)
         return int(count), (sizes.double() if self.weights == "examples" else 1.0) / members.double()
 
     def _similar(self, state: State, clients: int) -> csr_matrix:
-        """Which clients are similar, each to itself as well: sparse [N, N] with entries where they are."""
+        """Which clients are similar, each to itself included: sparse [N, N], with entries at similar pairs."""
         known = state["pairs"]
         similar = known["pair"][self.rescaled(known) >= self.threshold(state["round"])]
         return pairs.matrix(similar, torch.ones(len(similar)), clients) + identity(clients, format="csr")
@@ -226,7 +227,8 @@ class Cadis(FedAvg):
     def _error(self, known: pairs.Store, world: World) -> float:
         """Sum of (q - t)^2 off the diagonal, t being the cosine of the label distributions.
 
-        Most q are 0, and the sum of t^2 over all pairs, U U^T for unit vectors U [N, C], is that over U^T U [C, C].
+        Most q are 0, so only the other pairs are visited: the sum of t^2 over all pairs, the squared norm of U U^T for
+        unit vectors U [N, C], equals that of U^T U [C, C].
         """
         unit = F.normalize(world.label_counts.double())
         total = (unit.T @ unit).square().sum() - unit.square().sum(1).square().sum()
@@ -236,7 +238,7 @@ class Cadis(FedAvg):
         return max(0.0, float(total))
 
     def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
-        """The Q-matrix beside the true one as heat maps, and as a table: of many clients, the known pairs' alone."""
+        """Heat maps of the Q-matrix and the true one, and the former as a table; of many clients, only known pairs'."""
         if ctx.clients > _SHOWN:
             first, second = pairs.ids(state["pairs"]["pair"])
             values = np.round(self.rescaled(state["pairs"]).numpy(), 6)
@@ -265,8 +267,8 @@ def label_similarity(world: World) -> Tensor:
 def _one_a_pair(first: Tensor, second: Tensor, clients: int, gen: Generator) -> Tensor:
     """A standard normal number for each pair [P].
 
-    Of few clients they are drawn as a matrix, of which most entries are not used: which numbers a pair of a paper's
-    run gets does then not depend on which other pairs there are.
+    For few clients they are drawn as a matrix of which most entries stay unused: which number a pair gets then does
+    not depend on which other pairs there are.
     """
     if clients <= _TOGETHER:
         return torch.randn(clients, clients, generator=gen, dtype=torch.float64)[first, second]
@@ -274,7 +276,7 @@ def _one_a_pair(first: Tensor, second: Tensor, clients: int, gen: Generator) -> 
 
 
 def _now(device: torch.device) -> float:
-    """Seconds, after the device has done what it was asked before."""
+    """Seconds, read after the device has finished its pending work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

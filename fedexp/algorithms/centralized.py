@@ -1,7 +1,7 @@
 """Centralized training (the papers' SingleSet, Zhao et al.'s SGD): all clients' data in one place.
 
 A round is `local.epochs` epochs over the pooled data (or `local.steps` batches of it), so that a curve
-over rounds stands beside a federated one. Nothing is communicated.
+over rounds can be compared with a federated one. Nothing is communicated.
 """
 
 from dataclasses import dataclass, replace

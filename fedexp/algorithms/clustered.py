@@ -2,7 +2,7 @@
 
 The base of IFCA, FedSoft, FeSEM and of clusters by label distributions. The papers measure each client's model on data
 like its own; `metrics` does that with every test example: a model's accuracy on each class, weighted by the client's
-own label distribution. Whose model is which is asked anew of every client there, also of those drawn long ago or never.
+own label distribution. There every client chooses its model anew, even one that was drawn long ago or never.
 As one global model, the cluster models' logits are summed (FedConcat, appendix D.8).
 """
 
@@ -29,7 +29,7 @@ _CHUNK = 1000  # test examples in one forward pass
 class Clustered(FedAvg):
     """clusters: M. State: "params" the cluster models [M, ...], "assigned" each client's cluster [N], on the CPU.
 
-    Here clients stay in the clusters that they have; refinements say how they come by others.
+    Here clients stay in their clusters; subclasses say how they change them.
     """
 
     clusters: Annotated[int, AtLeast(1)] = 5
@@ -52,26 +52,26 @@ class Clustered(FedAvg):
         return {"params": models, "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
-        """The clusters [n] that clients `ids` would be in if they took part now; here those that they have.
+        """The clusters [n] in which clients `ids` would be if they took part now; here their present ones.
 
-        Counted nowhere: what crosses the network in a round is `download` and `upload`.
+        No bytes are counted here: what crosses the network in a round is `download` and `upload`.
         """
         return state["assigned"][ids]
 
     def assignment(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Tensor:
-        """The clusters [K] that this round's cohort trained in, as the server can tell. state: as the round began."""
+        """The clusters [K] in which this round's cohort trained, as the server knows. state: as the round began."""
         return self.choices(state, ids, ctx)
 
     def membership(self, assigned: Tensor, uploads: Tree, models: int) -> Tensor:
-        """How far each of the cohort counts for each model [K, M], besides its number of examples."""
+        """The weight of each client of the cohort for each model [K, M], besides its number of examples."""
         return F.one_hot(assigned, models)
 
     def settled(self, state: State, ctx: Context) -> State:
-        """The State in which every client has chosen anew."""
+        """The State after every client has chosen its cluster anew."""
         return {**state, "assigned": self.choices(state, torch.arange(ctx.clients), ctx)}
 
     def shared(self, params: Stack, ctx: Context) -> Params:
-        """What one client trains: one model."""
+        """The entries of one model: a client trains one."""
         return tree.take(params, 0)
 
     def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
@@ -81,8 +81,8 @@ class Clustered(FedAvg):
         return tree.mean(uploads["update"], self.selection.weights(ids, ctx) * uploads["membership"])
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        """Each model steps as FedAvg's does, towards what those who count for it have returned; it stays where nobody
-        does."""
+        """Each model steps as FedAvg's does, along the updates of the clients that count for it; without any it stays
+        as it is."""
         models, fresh = state["params"], []
         own = self.assignment(state, ids, uploads, ctx)
         counts = self.membership(own, uploads, tree.length(models))
@@ -90,7 +90,8 @@ class Clustered(FedAvg):
             rows = count.nonzero().flatten()
             if len(rows) > 0:
                 some, starts = tree.take(uploads, rows), tree.take(models, own[rows])
-                # From this model, not from the one that each started from: no difference within a cluster.
+                # Changes are taken from this model, not from the one that each client started from; for a client of
+                # this cluster the two are the same.
                 update = {name: change + (starts[name] - model[name]) for name, change in some["update"].items()}
                 seen = {**some, "update": update, "membership": count[rows]}
                 model = super().aggregate({**state, "params": model}, ids[rows], seen, ctx, gen)["params"]
@@ -122,22 +123,22 @@ class Clustered(FedAvg):
         return self.outcome(self.settled(state, ctx))
 
     def outcome(self, settled: State) -> dict[str, Any]:
-        """What `summary` says of clients that have chosen."""
+        """What `summary` reports, given a State from `settled`."""
         sizes = torch.bincount(settled["assigned"], minlength=tree.length(settled["params"]))
         return {"clients_by_cluster": sizes.tolist()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenByClients(Clustered):
-    """Each client receives all models and finds out which suits its examples (`inspect`); it uploads what it found,
-    besides the update of the one that it trained."""
+    """Each client receives all models and chooses by their fit to its own examples (`inspect`). It uploads the result
+    of `inspect` and the update of the model that it trained."""
 
     def choice(self, found: Tree) -> Tensor:
-        """The cluster that a client chose by what it found: int64 []; or those of K clients, [K]."""
+        """The cluster that a client chose, given its result of `inspect`: int64 []; or those of K clients: [K]."""
         return found["choice"]
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
-        """Without memory: what a client found out in earlier rounds does not count here."""
+        """Clients choose anew and without their memory: results of earlier rounds do not count here."""
         found = ctx.engine.inspect(self, ids, self.download(state, ids, ctx), {"own": {}})
         return self.choice(found).cpu()
 
@@ -148,7 +149,7 @@ class ChosenByClients(Clustered):
         return {"model": tree.spread(state["params"], len(ids))}
 
     def start(self, download: Tree, memory: Tree, found: Tree) -> Params:
-        row = self.choice(found).view(1)  # as an index of one: one that is a number alone cannot be vectorized
+        row = self.choice(found).view(1)  # a vector of one index: a scalar index cannot be vectorized
         return tree.apply(lambda leaf: leaf.index_select(0, row).squeeze(0), download["model"])
 
     def upload(self, params: Params, client: Client) -> Tree:
@@ -156,7 +157,7 @@ class ChosenByClients(Clustered):
 
 
 def check_random(model: Model, instead: str) -> None:
-    """Raise ConfigError where `distinct` would shuffle weights that mean something."""
+    """Raise ConfigError where `distinct` would shuffle pre-trained weights."""
     require(
         model.pretrained is None, "model.pretrained", model.pretrained,
         f"the clusters' first models are shuffled copies of one, which means nothing by then; {instead}",
@@ -166,8 +167,8 @@ def check_random(model: Model, instead: str) -> None:
 def distinct(params: Params, count: int) -> Stack:
     """`count` differently initialised models: `params`, and copies with each tensor's entries shuffled.
 
-    Where weights are drawn independently from one distribution a tensor, as PyTorch draws them, shuffling
-    them is another draw, whatever the distribution; constants (BatchNorm) stay as they are.
+    PyTorch draws a tensor's initial weights independently from one distribution, so shuffling them gives
+    another draw from it, whatever the distribution; constants (BatchNorm) stay as they are.
     """
 
     def shuffled(copy: int, place: int, leaf: Tensor) -> Tensor:
@@ -188,12 +189,12 @@ def losses(model: Model, models: Stack, examples: Examples) -> Tensor:
         logits = [model(one, x, training=False) for one in tree.unstack(models)]
         return torch.stack([F.cross_entropy(each, y, reduction="none") for each in logits], 1)
 
-    return examples.each(score).T.contiguous()  # a row a model, so that the means of equal ones are equal
+    return examples.each(score).T.contiguous()  # one row per model, so that the means of equal models are equal
 
 
 @torch.no_grad()
 def class_accuracy(models: Stack, ctx: Context) -> tuple[Tensor, Tensor]:
-    """Each model's accuracy on the test examples of each class [M, C] (CPU), and which classes have any [C]."""
+    """Each model's accuracy on the test examples of each class [M, C] (CPU), and which classes have examples [C]."""
     world = ctx.world
     hits = torch.zeros(tree.length(models), world.classes, dtype=torch.float64)
     for start in range(0, len(world.test_y), _CHUNK):

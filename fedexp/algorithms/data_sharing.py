@@ -1,6 +1,6 @@
 """Data sharing (Zhao et al. 2018, section 4.2): FedAvg with a little uniform data that all clients receive.
 
-A hold-out H, as large for every class, is set aside from the training examples; the clients' data D are
+A hold-out H, equally large for every class, is set aside from the training examples; the clients' data D are
 what remains. The server's G is part of H, uniform over classes, |G| = beta |D|. Once, before the first
 round, each client receives its own random alpha |G| examples of G and the warm-up model, which the server
 has trained on G. From then on it is FedAvg: n_k counts the shared examples too.
@@ -48,7 +48,7 @@ class DataSharing(FedAvgPretrained):
         return self.pretraining(ctx, _holding(world, [shared]), _holding(world, parts))
 
     def hold_out(self, world: World, seed: int) -> Tensor:
-        """H: ids [C, |H| / C], in random order for each class, on the CPU; none that a client is evaluated on."""
+        """H: ids [C, |H| / C], in random order for each class, on the CPU; without examples held out for evaluation."""
         labels, classes = world.y.cpu(), world.classes
         each, free = round(self.holdout * len(labels) / classes), torch.ones(len(labels), dtype=torch.bool)
         if world.held is not None:
@@ -63,7 +63,7 @@ class DataSharing(FedAvgPretrained):
         return torch.stack([own[torch.randperm(len(own), generator=draw)[:each]] for own in ids])
 
     def _shared(self, held: Tensor, examples: int) -> Tensor:
-        """G: ids [|G|], where the clients hold so many examples besides H."""
+        """G: ids [|G|]. examples: |D|, how many examples the clients hold without H."""
         classes, most = held.shape
         each = round(self.beta * examples / classes)
         require(
@@ -77,7 +77,7 @@ class DataSharing(FedAvgPretrained):
         """All N clients receive, once, their shared examples as they are stored, and the warm-up model."""
         world = ctx.world
         held = self.hold_out(world, ctx.seed).to(world.device)
-        rows = world.rows[torch.isin(world.rows, held)].view(world.clients, -1)  # what a client has of H, it received
+        rows = world.rows[torch.isin(world.rows, held)].view(world.clients, -1)  # those of H are the received ones
         sent: Tree = {"x": world.x[rows], "y": world.y[rows]} if rows.numel() else {}
         if state["pretraining"]["epochs"]:
             sent["model"] = tree.spread(state["params"], world.clients)

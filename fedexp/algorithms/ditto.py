@@ -1,9 +1,9 @@
-"""Ditto (Li T. et al., ICML 2021, arXiv:2012.04221): beside FedAvg each client trains a model of its own, drawn to the
-global one.
+"""Ditto (Li T. et al., ICML 2021, arXiv:2012.04221): beside FedAvg, each client trains a model of its own that is
+pulled towards the global one.
 
-The global model is FedAvg's, untouched. After its global pass a client takes v_k <- v_k - eta_p (grad f_k(v_k) + lam
-(v_k - w^t)) over its examples, w^t the model as received, batch by batch in an order of this pass's own; running
-statistics are v_k's own and are not drawn. Published code takes the batches of the global pass for v_k: `order=same`.
+The global model is exactly FedAvg's. After its global pass a client takes steps v_k <- v_k - eta_p (grad f_k(v_k) + lam
+(v_k - w^t)) over its examples, w^t being the model as received, in batches of this pass's own order; running statistics
+are v_k's own and are not pulled. Published code takes the batches of the global pass for v_k: `order=same`.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from fedexp.tree import Params, Tree, squared_distance
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(FedAvg):
-    """lam draws a client's model to the global one; 0: it trains by itself. personal_epochs, personal_lr: of its own
-    pass; None: as of the global one. order: of the examples in it, own or same (module docstring)."""
+    """lam: how strongly a client's model is pulled towards the global one; 0: not at all. personal_epochs, personal_lr:
+    of the personal pass; None: those of the global pass. order: of its examples, own or same (module docstring)."""
 
     lam: Annotated[float, AtLeast(0)] = 1.0
     personal_epochs: Annotated[int | None, AtLeast(1)] = None

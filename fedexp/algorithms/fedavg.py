@@ -1,8 +1,8 @@
-"""FedAvg (McMahan et al., AISTATS 2017), and the contract that every other algorithm refines.
+"""FedAvg (McMahan et al., AISTATS 2017), and the hooks that every other algorithm refines.
 
 Three things are kept apart. `download` is all that crosses from the server to a client, `upload` all that crosses
-back, and bytes are counted from these two alone. `memory` is what a client keeps to itself from round to round, and is
-never counted. There is no other way to move a tensor between the two sides.
+back, and a round's bytes are counted from these two alone. `memory` is what a client keeps to itself from round to
+round; it is never counted. Only a `survey` exchanges tensors besides, and counts them in the same way.
 
 Sizes: N clients, K in a cohort, C classes, B batch size. Params: one model by name; Stack: the same with a leading K.
 """
@@ -45,10 +45,10 @@ class FedAvg(Frozen):
 
     @property
     def needs_all(self) -> str:
-        """Why every client that is drawn must answer, after all of its work; empty where it need not."""
+        """Why every client that is drawn must finish its work and answer; empty where clients may fail."""
         return ""
 
-    trains_anew = False  # whether a client that fills two places of a cohort trains for each; else once for both
+    trains_anew = False  # whether a client that fills two places of a cohort trains with new random draws for each
     needs_head = False  # True where the model must be an encoder and a head (fedexp.models.Classifier)
     two_models = False  # True where a client has a whole model of its own beside the global one; both are evaluated
 
@@ -58,7 +58,7 @@ class FedAvg(Frozen):
     # ---- the server, before the first round
 
     def stages(self, ctx: Context) -> "list[Stage]":
-        """What a run goes through, one after another: for most algorithms, one stage of all rounds."""
+        """The stages of a run, in order: for most algorithms, a single stage of all rounds."""
         return [Stage("training", self, ctx)]
 
     def check(self, ctx: Context) -> None:
@@ -83,7 +83,7 @@ class FedAvg(Frozen):
             self._check_privacy(ctx)
 
     def overrides(self, *hooks: str) -> list[str]:
-        """Which of these hooks this algorithm does in a way of its own, which parts may not allow."""
+        """Which of these hooks this algorithm overrides: some parts allow only FedAvg's."""
         return [name for name in hooks if getattr(type(self), name) is not getattr(FedAvg, name)]
 
     def _check_system(self, ctx: Context) -> None:
@@ -99,7 +99,7 @@ class FedAvg(Frozen):
         self.system.check(ctx)
 
     def _check_privacy(self, ctx: Context) -> None:
-        """Privacy covers the mean of bounded updates: nothing else may tell the server of its clients."""
+        """Privacy covers the mean of clipped updates: nothing else may reveal anything about clients to the server."""
         chosen, name = type(self.privacy).__name__, type(self).__name__
         own = self.overrides("stages", "enter", "select", "upload", "combine", "aggregate")
         require(
@@ -134,39 +134,39 @@ class FedAvg(Frozen):
     # ---- the server, each round
 
     def select(self, state: State, ctx: Context, gen: Generator) -> Tensor:
-        """Client ids [K]. Where a selection asks candidates, they receive what the cohort downloads, once."""
+        """Client ids [K]. Where the selection questions candidates first, they receive the cohort's download for it."""
         ids = self.selection.select(state["selection"], ctx, gen)
         question = self.selection.question(self, state["round"], ctx)
         if question is None:
             return ids
         sent = self.download(state, ids, ctx)
         chosen = self.selection.choose(ids, self.survey(state, ids, sent, ctx, question), ctx)
-        ctx.engine.count(down=-len(chosen) * tree.size_in_bytes(sent) // len(ids))  # they need no second copy
+        ctx.engine.count(down=-len(chosen) * tree.size_in_bytes(sent) // len(ids))  # the chosen need no second copy
         return ids[chosen]
 
     def shared(self, params: Params, ctx: Context) -> Params:
-        """The entries of a model that cross the network; all others stay where they are."""
+        """The entries of a model that cross the network; all others stay at the server or at a client."""
         return params
 
     def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
-        """All that crosses down, leaves [K, ...] (views by tree.spread where all get the same). "model" is what
+        """All that crosses down, leaves [K, ...] (views by tree.spread where all clients get the same). "model": what
         clients start from, unless `start` says otherwise."""
         return {"model": tree.spread(self.shared(state["params"], ctx), len(ids))}
 
     def answers(
         self, state: State, ids: Tensor, examples: list[int], failed: int, down: float, up: float, ctx: Context
     ) -> tuple[Tensor, float]:
-        """Which of clients `ids`, who have trained, are in time [K], and how many simulated seconds the round takes:
-        as the system says (fedexp/system/none.py)."""
+        """Which of clients `ids`, which have trained, answer in time [K], and how many simulated seconds the round
+        takes: by default what the part `system` says (see fedexp/system/none.py)."""
         return self.system.answers(ids, examples, failed, down, up, ctx, state["round"])
 
     def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
-        """What the cohort says the model should change by: the mean update, weighted by n_k."""
+        """The cohort's combined update of the model: the mean, weighted by n_k."""
         weights = self.privacy.weights(self.selection.weights(ids, ctx))
         return self.compression.merge(uploads["update"], weights, ctx.weights)
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        """The server's step, from what was uploaded (updates decoded) and from nothing else of the clients."""
+        """The server's step, from the uploads (updates decoded) and no other data of the clients."""
         return self.step(state, self.combine(state, ids, uploads, ctx), len(ids), ctx)
 
     def step(self, state: State, update: Params, cohort: int, ctx: Context) -> State:
@@ -182,10 +182,10 @@ class FedAvg(Frozen):
     def survey(
         self, state: State, ids: Tensor, download: Tree, ctx: Context, question: Question | None = None
     ) -> Tree:  # fmt: skip
-        """What clients `ids` [n] find out on `download` by `inspect`, the question's or the algorithm's own, without
-        training: leaves [n, ...].
+        """The answers of clients `ids` [n] to `question`, without training: what its `inspect` (None: the algorithm's
+        own) returns on each client's row of `download`, leaves [n, ...].
 
-        What goes down and what comes back is counted like any download and upload.
+        The bytes of `download` and of the answers are counted like those of any download and upload.
         """
         memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)
         return ctx.engine.survey(question or self, ids, download, memory)
@@ -193,36 +193,36 @@ class FedAvg(Frozen):
     # ---- ONE client; pure functions, which a worker runs as they are and the engine vectorizes
 
     def passes(self, local: Local) -> list[Pass]:
-        """Its ways through its examples in a round, one after another (see `Pass`): for most algorithms one."""
+        """The client's training passes in a round, in order (see `Pass`): for most algorithms one."""
         return [Pass(self, local)]
 
     def trains(self, model: Model) -> list[str]:
-        """Names of the entries that it trains; others change only as running statistics do."""
+        """Names of the entries that the client trains; others can change only as running statistics."""
         return model.weights
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
-        """What it finds out on its own examples before it trains. Not vectorized. Stays with the client, unless
-        `upload` sends it or a survey asked for it."""
+        """What the client computes on its own examples before it trains; not vectorized. The result stays with the
+        client, unless `upload` sends it or a survey asked for it."""
         return {}
 
     def start(self, download: Tree, memory: Tree, found: Tree) -> Params:
-        """From which weights it trains."""
+        """The weights from which the client trains. found: the result of `inspect`."""
         return download["model"]
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        """What it minimises on one batch: mean cross-entropy."""
+        """What the client minimises on one batch: mean cross-entropy."""
         return batch.cross_entropy(model(params, batch.x))
 
     def correct(self, grads: Params, params: Params, client: Client) -> Params:
-        """A change to its gradient, before clipping, weight decay and momentum."""
+        """The client's gradient as changed by the algorithm, before clipping, weight decay and momentum."""
         return grads
 
     def upload(self, params: Params, client: Client) -> Tree:
-        """All that crosses up. "update" passes privacy and compression; anything else crosses as it is."""
+        """All that crosses up. "update" goes through privacy and compression; anything else crosses as it is."""
         return {"update": {name: params[name] - client.start[name] for name in client.download["model"]}}
 
     def remember(self, params: Params, client: Client) -> Tree:
-        """Its memory from now on."""
+        """The client's memory from now on."""
         return client.memory
 
     # ---- evaluation and reports
@@ -232,24 +232,24 @@ class FedAvg(Frozen):
         return model(state["params"], x, training=False)
 
     def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
-        """What any clients `ids` [n], drawn or not, would receive to use a model rather than to train it."""
+        """What clients `ids` [n], drawn or not, would receive to use a model instead of training it."""
         return self.download(state, ids, ctx)
 
     def personal(self, download: Tree, memory: Tree, found: Tree) -> Params:
-        """The model that ONE client uses, if it received `download` now: the one that it would start from."""
+        """The model that ONE client would use if it received `download` now: the one that it would start from."""
         return self.start(download, memory, found)
 
     def tuning(self) -> "dict[str, FedAvg]":
-        """What clients may train by themselves before they use their model, to be evaluated by these names (see
-        fedexp/algorithms/fedavg_ft.py): nothing."""
+        """Fine-tuning that clients may do before they use their model, by the name under which it is evaluated (see
+        fedexp/algorithms/fedavg_ft.py): here none."""
         return {}
 
     def starts(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Stack:
-        """The models that the cohort started from, as the server can tell; the entries that updates are of."""
+        """The models from which the cohort started, as the server knows them: the entries that updates contain."""
         return self.download(state, ids, ctx)["model"]
 
     def center(self, state: State, ids: Tensor, ctx: Context) -> Stack:
-        """The model that each of `ids` is measured against for weight divergence: the global one."""
+        """The model from which the weight divergence of each of `ids` is measured: the global one."""
         return tree.spread(state["params"], len(ids))
 
     def metrics(self, state: State, ctx: Context) -> dict[str, float]:
@@ -257,7 +257,7 @@ class FedAvg(Frozen):
         return {}
 
     def summary(self, state: State, ctx: Context) -> dict[str, Any]:
-        """What it adds to result.json at the end."""
+        """What this algorithm adds to result.json at the end."""
         return {}
 
     def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
@@ -266,20 +266,20 @@ class FedAvg(Frozen):
 
 
 def initial(algorithm: FedAvg, state: State, ctx: Context) -> State:
-    """The State that this algorithm's init gives from the last stage's."""
+    """The State that this algorithm's `init` makes from the previous stage's final State."""
     return algorithm.init(ctx, state["params"])
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run: an algorithm and where it trains.
+    """A part of a run: an algorithm and the context in which it trains.
 
-    rounds: how many; None: all that remain of the run. counted: whether they are communication rounds (training at the
-    server beforehand is not). begin: the algorithm's first State from the last stage's final one, whole, its "round"
-    included (for the first stage, {"params": the initial model}); by default its `init`. inside: the context, where
-    that depends on what the State holds (a head over frozen encoders); called as the stage begins and when a run is
-    resumed within it. done: ends the stage early; asked before every round, the first included. Each algorithm is
-    checked in its stage's own context.
+    rounds: their number; None: all that remain of the run. counted: whether they are communication rounds (training at
+    the server beforehand is not). begin: makes the algorithm's first State from the whole final State of the previous
+    stage, "round" included (for the first stage, {"params": the initial model}); by default by `init`. inside: makes
+    the context, where that depends on the State (a head over frozen encoders); called as the stage begins and when a
+    run is resumed within it. done: whether to end the stage early; asked before every round, the first included. Each
+    algorithm is checked in its stage's own context.
     """
 
     name: str

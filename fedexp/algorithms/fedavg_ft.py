@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning: FedAvg's rounds, and each client trains a copy of its model by itself before it uses it.
 
-Fine-tuning is part of the evaluation (evaluate.clients) and of nothing else: it draws from generators of its own, and
-changes neither the clients' memory nor the model. Each length is evaluated by itself, as tuned_1, tuned_5, ... beside
-the model before it, which is the length 0. Batch normalisation trains as well, its statistics become the client's own.
+Fine-tuning is part of the evaluation alone (evaluate.clients): it draws from random generators of its own, and changes
+neither the clients' memory nor the model. Each length is evaluated separately, as tuned_1, tuned_5, ..., beside the
+model before fine-tuning. Batch normalisation trains as well, and its statistics become the client's own.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from fedexp.tree import Params, Tree
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(FedAvg):
     """tuning_epochs: lengths, in epochs over the client's examples. tuning_layers: all, head (the last linear layer) or
-    body (all else). tuning_lr: None: the clients' own in the round to come."""
+    body (all else). tuning_lr: its learning rate; None: that of the coming round."""
 
     tuning_epochs: list[int] = field(default_factory=lambda: [1, 5])
     tuning_layers: Annotated[str, OneOf("all", "head", "body")] = "all"
@@ -49,7 +49,7 @@ class FedAvgFT(FedAvg):
 @dataclass(frozen=True, kw_only=True)
 class FineTuning(FedAvg):
     """ONE client's fine-tuning of the model that it would use under the algorithm `of`, by the same loss. Nothing
-    crosses; what it remembers is the tuned model."""
+    crosses the network; the memory that it returns is the tuned model."""
 
     of: FedAvg
     epochs: int

@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgPretrained(FedAvg):
-    """pretraining_epochs: at most so many (0: none). pretraining_target: stop at this test accuracy, as in the paper,
-    where the test set decides; null: never. pretraining_batch_size: null for K B, the batch of the paper's SGD.
-    pretraining_lr_decay: times the learning rate, every epoch; null for the run's own.
+    """pretraining_epochs: at most this many (0: none). pretraining_target: stop at this accuracy on the test set, as in
+    the paper; null: never. pretraining_batch_size: null for K B, the batch of the paper's SGD. pretraining_lr_decay:
+    factor of the learning rate after every epoch; null for the run's own.
 
-    It begins with the run's learning rate; the rounds then start afresh.
+    Pre-training begins with the run's learning rate; the rounds then begin with it again.
     """
 
     pretraining_epochs: Annotated[int, AtLeast(0)] = 100
@@ -34,7 +34,7 @@ class FedAvgPretrained(FedAvg):
         return self.pretraining(ctx, pooled(ctx.world), ctx.world)
 
     def pretraining(self, ctx: Context, server: World, clients: World) -> list[Stage]:
-        """Epochs of SGD in the world `server` of one client, then FedAvg in the world `clients`."""
+        """Epochs of SGD in the world `server`, which has one client, then FedAvg in the world `clients`."""
         training = Stage("training", self, replace(ctx, world=clients))
         if self.pretraining_epochs == 0:
             return [training]
@@ -65,7 +65,8 @@ class FedAvgPretrained(FedAvg):
 
 
 def after_pretraining(algorithm: FedAvgPretrained, state: State, ctx: Context, examples: int) -> State:
-    """The first State from the last one of pre-training on so many examples: its model, and how far it came."""
+    """The first State of the rounds from the last State of pre-training on `examples` examples: its model, and the
+    number of epochs and the accuracy that pre-training has reached."""
     found = {"epochs": state["round"], "accuracy": _accuracy(state["params"], ctx)}
     first = {**initial(algorithm, state, ctx), "pretraining": found}
     missed = algorithm.summary(first, ctx)["pretraining_target_reached"] is False

@@ -5,10 +5,11 @@ done. An arriving update is scaled by s(tau) = (1 + tau)^-1/2, tau being how man
 client started, and goes into a buffer; after K arrivals w <- w + eta_s sum s(tau) Delta / K. A round is one step of the
 server, and its cohort are the K clients whose updates fill the buffer: one that comes twice has trained twice.
 
-A client that arrives is replaced by one drawn uniformly among the idle ones. Of those who arrive at one instant the
-lowest id is first, and they are replaced after the last of them. What arrives in a round is known when it begins, since
-durations depend on devices, examples and bytes alone; so local training is carried out in the round of its arrival,
-with that round's learning rate. Running statistics take the plain mean of the arriving values, not of their changes.
+A client that arrives is replaced by one drawn uniformly among the idle ones. Of clients that arrive at one instant the
+lowest id is first, and they are replaced after the last of them. Which updates arrive in a round is known when it
+begins, since durations depend on devices, examples and bytes alone; so local training is carried out in the round in
+which its update arrives, with that round's learning rate. Running statistics take the plain mean of the arriving
+values, not of their changes.
 """
 
 from dataclasses import dataclass
@@ -36,13 +37,13 @@ Flight = tuple[float, int, int]  # when it arrives, which client, and the round 
 @dataclass(frozen=True, kw_only=True)
 class FedBuff(FedAvg):
     """concurrency: clients that train at once; None: 10 K, or N where that is less. staleness_power: a of s(tau) =
-    (1 + tau)^-a; 0: updates count alike. divided_by: the number of uploads, or the sum of their s(tau). K is
-    clients_per_round; selection.merge weighs updates besides.
+    (1 + tau)^-a; 0: all updates count alike. divided_by: the number of uploads, or the sum of their s(tau). K is
+    clients_per_round; selection.merge weighs updates as well.
 
-    State also has "training", those who arrive after the coming round, and "arriving", those who arrive in it, in this
-    order: "due" float64 [n], seconds of the clock, "client" and "version" int64 [n], rounds from 0; "versions", the
-    models that these started from; "started", int64 [N], how often each client has; "bytes" that cross for each; and
-    "staleness", the last round's mean tau.
+    State also has "arriving", the trainings that arrive in the coming round, in order, and "training", those that
+    arrive later; of each: "due" float64 [n], the clock's seconds at its arrival, "client" int64 [n], and "version"
+    int64 [n], the round (from 0) whose model it started from. "versions": these models; "started": int64 [N], how often
+    each client has started; "bytes": what crosses for each training; "staleness": the last round's mean tau.
     """
 
     concurrency: Annotated[int | None, AtLeast(1)] = None
@@ -131,7 +132,7 @@ class FedBuff(FedAvg):
         return self._fly_on(after, state["round"] + 1, float(state["arriving"]["due"][-1]), ctx)
 
     def _fly_on(self, state: State, number: int, now: float, ctx: Context) -> State:
-        """The State with those who arrive in round `number`, which begins at `now`, and those who train meanwhile."""
+        """The State with the trainings that arrive in round `number`, which begins at `now`, and those that go on."""
         gen, started = generator(ctx.seed, "round", number), state["started"].clone()
         arriving: list[Flight] = []
         flying: list[Flight] = [*zip(*(state["training"][name].tolist() for name in ("due", "client", "version")))]
@@ -154,7 +155,7 @@ class FedBuff(FedAvg):
         }  # fmt: skip
 
     def _seconds(self, state: State, client: int, before: int, ctx: Context) -> float:
-        """How long a client takes that has started so often before."""
+        """How many simulated seconds a client takes that has started `before` times before."""
         examples, crossing = ctx.local.examples(int(ctx.sizes[client])), state["bytes"]
         return self.system.seconds(client, examples, crossing["down"], crossing["up"], ctx, before)
 
@@ -168,7 +169,7 @@ class FedBuff(FedAvg):
 
 
 def _stacked(flights: list[Flight]) -> Tree:
-    """Flights by what they are made of, [n] each."""
+    """A list of flights as one tensor [n] per component."""
     due, client, version = zip(*flights) if flights else ((), (), ())
     return {
         "due": torch.tensor(due, dtype=torch.float64),

@@ -1,9 +1,9 @@
 """FedCat (Hu et al., "Towards Accurate Federated Learning via Device Concatenation"), algorithms 1 to 3.
 
-K copies of the global model each visit K devices, one a round, before they are merged (a cycle of K
-rounds); devices are drawn one from each of K random groups, those that took part least the likeliest.
+K copies of the global model each visit K devices, one per round, before they are merged (a cycle of K
+rounds); one device is drawn from each of K random groups, with a preference for those that took part least.
 
-Between merges the last merged model is evaluated and is what a client uses, so the curve over communication rounds is
+Between merges the last merged model is evaluated, and clients use it, so the curve over communication rounds is
 a staircase that rises every K rounds, as in the paper, which tests every 10 rounds with K = 10. The server optimizer
 steps at a merge, along the merged copies' mean change. The ablations of the paper's section 4.3 are two switches:
 `fedcat_gc` selects from groups but merges every round, `fedcat_dc` concatenates but selects as `selection` says,
@@ -67,7 +67,8 @@ class FedCat(FedAvg):
         )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> State:
-        """counts [N, K]: how often a device was drawn at each offset; copies [K, ...]; examples [K] that they saw."""
+        """counts [N, K]: how often a device was drawn at each round of a cycle; copies [K, ...]; examples [K]: how many
+        examples each copy has been trained on in this cycle."""
         state, k = super().init(ctx, params), ctx.cohort
         if self.grouping:
             state["counts"] = torch.zeros(ctx.clients, k, dtype=torch.int64)
@@ -95,7 +96,8 @@ class FedCat(FedAvg):
         return chosen[(offset + torch.arange(k)) % k]
 
     def _from_group(self, member: Tensor, weight: Tensor, gen: Generator) -> Tensor:
-        """One device of a group: the heaviest (among equals any) or any by its weight."""
+        """One device of a group: with probability epsilon the one of largest weight (ties broken at random), otherwise
+        one drawn in proportion to the weights."""
         members = member.nonzero().squeeze(1)
         weight = weight[members]
         if torch.rand((), generator=gen) < self.epsilon:
@@ -108,15 +110,16 @@ class FedCat(FedAvg):
             return super().download(state, ids, ctx)
         if state["round"] % ctx.cohort > 0:
             return {"model": state["copies"]}
-        # No views of one row, so that workers find every round's models in the same memory and are not started anew.
+        # Real copies, not views of one row: every round's download then has one layout, and workers can be kept.
         return tree.apply(torch.clone, super().download(state, ids, ctx))
 
     def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
-        """The last merged model: a copy under way is whichever device's turn it is, and no client's to use."""
+        """The last merged model: the copies pass from device to device, and clients do not use them."""
         return super().download(state, ids, ctx)
 
     def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
-        """With concatenation, the mean change of the copies since they were merged, by the examples that they saw."""
+        """With concatenation, the copies' mean change since they were last merged, weighted by the examples that they
+        were trained on."""
         if not self.concatenation:
             return super().combine(state, ids, uploads, ctx)
         merged = tree.mean(state["copies"], state["examples"])

@@ -1,7 +1,7 @@
 """FedConcat (Diao, Li, He, "Exploiting Label Skews in Federated Learning with Model Concatenation", AAAI 2024).
 
-Stage 1 groups the clients, stage 2 trains a model for each group (both are `clustering`, an algorithm of its
-own), stage 3 freezes the groups' encoders, sends them to everyone once and trains a linear classifier on their
+Stage 1 groups the clients, stage 2 trains a model for each group (both are done by the algorithm `clustering`),
+stage 3 freezes the groups' encoders, sends them to all clients once and trains a linear classifier on their
 concatenated features. Encoders evaluate in stage 3: no dropout, no moving statistics.
 """
 
@@ -34,8 +34,8 @@ _CHUNK = 1000  # examples in one forward pass
 class ClassifierRounds(FedAvg):
     """Stage 3: FedAvg of the head, unweighted, because all clients take equally many steps.
 
-    Its model is that of `head_over`. State's "params" are the encoders [M, ...], which no round changes, and the head.
-    clustering, feature_map: FedConcat's, for what is reported.
+    Its model is made by `head_over`. State's "params" are the encoders [M, ...], which no round changes, and the head.
+    clustering, feature_map: FedConcat's, for the summary and the artifacts.
     """
 
     clustering: Clustered
@@ -69,9 +69,9 @@ class ClassifierRounds(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class FedConcat(FedAvg):
-    """clustering: stages 1 and 2. encoder_rounds: rounds of stage 2; all later rounds are classifier rounds, of
+    """clustering: stages 1 and 2. encoder_rounds: rounds of stage 2; all later rounds train the classifier, by
     `classifier_steps` batches with `classifier_weight_decay` (None: that of `local`). classifier_start: random, or
-    heads, the clusters' heads side by side, their biases summed. augmented: compute features anew for every batch,
+    heads: the clusters' heads side by side, their biases summed. augmented: compute features anew for every batch,
     from augmented images. feature_map: number of test examples to draw in two dimensions (t-SNE).
     """
 
@@ -101,7 +101,7 @@ class FedConcat(FedAvg):
             self.clustering.check(ctx)
 
     def stages(self, ctx: Context) -> list[Stage]:
-        self.check(ctx)  # here, where the clustering's keys can be named as they stand
+        self.check(ctx)  # here, where errors can name the clustering's keys in full
         classifier = ClassifierRounds(
             selection=self.selection, server_optimizer=self.server_optimizer, compression=self.compression,
             privacy=self.privacy, system=self.system, clustering=self.clustering, feature_map=self.feature_map,
@@ -114,15 +114,15 @@ class FedConcat(FedAvg):
         ]
 
     def concatenated(self, classifier: ClassifierRounds, state: State, ctx: Context) -> State:
-        """The encoders of all clusters, a first head over them, and which cluster each client settled for."""
-        settled = self.clustering.settled(state, ctx)  # while there are models to choose among
+        """The encoders of all clusters, a first head over them, and the cluster that each client chose at the end."""
+        settled = self.clustering.settled(state, ctx)  # now, while there are still models to choose from
         kept: State = {name: settled[name] for name in ("assigned", "distributions") if name in settled}
         models = settled["params"]
         return {**kept, "params": {**encoders(models), **first_head(models, self.classifier_start, ctx.seed)}}
 
     def over_encoders(self, state: State, ctx: Context) -> Context:
-        """The context of a head over the frozen encoders. Features stand for images, computed once; of training
-        images only where these are not augmented anew for every batch."""
+        """The context of a head over the frozen encoders. Features, computed once, take the place of images; those of
+        training images only if these are not augmented anew for every batch."""
         world, frozen = ctx.world, encoders(state["params"])
         anew = self.augmented and world.transform.augments
         tests = (world.prepare_test(slice(start, start + _CHUNK)) for start in range(0, len(world.test_y), _CHUNK))
@@ -146,9 +146,9 @@ class FedConcat(FedAvg):
 
 
 class Concatenation(nn.Module):
-    """Frozen encoders [M, ...] of `model` side by side: images to features, which pass where they are given already.
+    """Frozen encoders [M, ...] of `model` side by side: maps images to features; features are passed on as they are.
 
-    They are no parameters of this module: nobody trains, sends or copies them.
+    The encoders are no parameters of this module, so that they are not trained, sent or copied.
     """
 
     def __init__(self, model: Model, frozen: Stack) -> None:
@@ -156,11 +156,11 @@ class Concatenation(nn.Module):
         self.model, self.frozen = model, frozen
 
     def forward(self, x: Tensor) -> Tensor:
-        return concatenate(self.model, self.frozen, x) if x.dim() == 4 else x  # augmented ones are always images
+        return concatenate(self.model, self.frozen, x) if x.dim() == 4 else x  # augmented inputs are always images
 
 
 def head_over(encoder: nn.Module, params: Params) -> Model:
-    """A linear head with entries `params` over an encoder that has none."""
+    """A model of a linear head with entries `params` over an encoder that has no entries of its own."""
     own = {name.removeprefix("head."): leaf for name, leaf in params.items()}
     classes, width = own["weight"].shape
     linear = skip_init(nn.Linear, width, classes, bias="bias" in own).to(own["weight"])
@@ -185,7 +185,7 @@ def first_head(models: Stack, start: str, seed: int) -> Params:
 
 @contextmanager
 def _keys_of_clustering() -> Iterator[None]:
-    """Errors name the clustering's keys where they stand: algorithm.clustering.clusters, not algorithm.clusters."""
+    """Let errors name the clustering's keys in full: algorithm.clustering.clusters, not algorithm.clusters."""
     try:
         yield
     except ConfigError as error:

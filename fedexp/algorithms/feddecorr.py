@@ -2,8 +2,8 @@
 
 Adds beta L to cross-entropy. With Z the B x d features that the head reads, each standardised over the batch (unbiased
 variance, epsilon inside the root), the published code's L is the mean squared off-diagonal entry of Z'Z, divided by B:
-(B - 1)^2 / B of the mean squared correlation. The paper's is ||Corr(Z)||_F^2 / d^2, with a constant diagonal and about
-62 times smaller at B = 64: `scale=paper`. Its beta belongs to the former.
+(B - 1)^2 / B times the mean squared correlation. The paper's L is ||Corr(Z)||_F^2 / d^2, which has a constant diagonal
+and is about 62 times smaller at B = 64: `scale=paper`. The paper's beta belongs to the published code's L.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from fedexp.engine import Batch, Client
 from fedexp.models import Model
 from fedexp.tree import Params
 
-_EPSILON = 1e-8  # beside the variance: a feature that does not vary correlates with none
+_EPSILON = 1e-8  # added to the variance, so that a constant feature correlates with no other
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDecorr(FedAvg):
-    """beta weighs L. scale: published or paper (module docstring). smallest_batch: smaller ones go without L, because
-    two examples correlate perfectly whatever they are."""
+    """beta weighs L. scale: published or paper (module docstring). smallest_batch: smaller batches are trained without
+    L, because features of two examples always correlate perfectly."""
 
     beta: Annotated[float, AtLeast(0)] = 0.1
     scale: Annotated[str, OneOf("published", "paper")] = "published"
@@ -38,7 +38,7 @@ class FedDecorr(FedAvg):
         return entropy + self.beta * self.correlation(features, batch.weight)
 
     def correlation(self, features: Tensor, weight: Tensor) -> Tensor:
-        """L of features [B, d]; examples of weight [B] 0 are none."""
+        """L of features [B, d]; examples whose weight [B] is 0 are padding and do not count."""
         real, d = (weight > 0).to(features)[:, None], features.shape[1]
         count = real.sum()
         centred = (features - (features * real).sum(0) / count) * real

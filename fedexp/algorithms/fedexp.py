@@ -24,9 +24,9 @@ from fedexp.tree import Params, Stack, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class FedExP(FedAvg):
-    """largest: of eta_g; None: without bound; 1 makes FedAvg's steps. evaluated: mean2, the mean of the last two
-    iterates (after round 1 of the initial model and the first), or last. State also has "previous", the iterate before,
-    and "extrapolation", the last eta_g."""
+    """largest: bound of eta_g; None: no bound; 1: FedAvg's steps. evaluated: mean2, the mean of the last two iterates
+    (after round 1, of the initial model and the first iterate), or last. State also has "previous", the iterate before
+    the last one, and "extrapolation", the last eta_g."""
 
     epsilon: Annotated[float, AtLeast(0)] = 1e-3
     epsilon_scale: Annotated[str, OneOf("plain", "published")] = "plain"
@@ -55,8 +55,8 @@ class FedExP(FedAvg):
         return {**after, "previous": state["params"], "extrapolation": further}
 
     def extrapolation(self, updates: Stack, weights: Tensor, decayed: float) -> Tensor:
-        """eta_g of a cohort's updates [K, ...] that count by `weights` [K]: float64 []. decayed: the clients' learning
-        rate, as a part of the first round's."""
+        """eta_g of a cohort's updates [K, ...], weighted by `weights` [K]: float64 []. decayed: the clients' learning
+        rate as a fraction of the first round's."""
         share = (weights.double() / weights.sum()).to(next(iter(updates.values())).device)
         mean = each = torch.zeros((), dtype=torch.float64, device=share.device)
         for (part,) in tree.columns(updates):

@@ -1,7 +1,7 @@
 """FedFA (Huang et al., "Fairness and accuracy in horizontal federated learning"): weights by accuracy and frequency.
 
-With acc_k the accuracy of the received model on the client's own training data and f_k how often it has taken
-part (this round included), both of which it sends up:
+Let acc_k be the accuracy of the received model on the client's own training data and f_k the number of rounds in
+which it has taken part (this one included); the client uploads both. Then
     a_k = -log2(acc_k / sum acc + 1e-6),  b_k = -log2(1 - f_k / sum f + 1e-5), each normalised to sum 1;
     p_k = alpha a_k + (1 - alpha) b_k,  D = sum p_k (w_k - w).
 The server's step along D, with momentum, is fedexp/server_optimizer/fedfa.py.
@@ -28,7 +28,7 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class FedFA(FedAvg):
-    """alpha: share of the accuracies in the weights, the rest being the frequencies'."""
+    """alpha: share of the accuracies in the weights; the rest is the share of the frequencies."""
 
     alpha: Annotated[float, Within(0, 1)] = 1.0
     server_optimizer: Sgd = field(default=FedFAMomentum())

@@ -1,16 +1,16 @@
 """FedGen (Zhu et al., ICML 2021): a generator of features, trained at the server, regularises the clients.
 
-The generator G takes noise and a label to features that the task model's head reads. After a round's local
-training it learns, from the participants' heads h_k alone, features that they label as asked:
+The generator G maps noise and a label to features that the task model's head can read. After a round's local
+training the server trains G, using only the participants' heads h_k, to make features that they label as asked, by
     sum_k mean_b a_k(y_b) CE(h_k(G(e_b, y_b)), y_b) + eta exp(-mean_ij |e_i - e_j|^2 |z_i - z_j|_1),
 both norms as means over their entries, a_k(y) = n_k(y) / sum_j n_j(y), y uniform over the labels of which some
-participant has more than one example. (The term that has the global model disagree weighs 0 in the published
-settings and is left out.) Its weights and Adam's moments persist.
+participant has more than one example. (The term by which the global model should disagree has weight 0 in the
+published settings and is left out.) G's weights and Adam's moments persist between rounds.
 
 From round 2 on, clients receive G and minimise
     CE(x, y) + (B_G / B) alpha_t mean CE(h(G(e, y~)), y~) + beta_t KL(softmax h(G(e, y)) held fixed || softmax f(x)),
-y~ uniform, alpha_t and beta_t decaying, G evaluating. A client sends its label counts up once, when the server asks
-for them after the first round that it takes part in.
+y~ uniform, alpha_t and beta_t decaying, G in evaluation mode. A client uploads its label counts once, when the server
+asks for them after the first round in which it takes part.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _FIXED, _ANY, _LABELS = 1000, 1001, 1002  # streams of a step's key: noise for y
 
 @dataclass(frozen=True, kw_only=True)
 class FedGen(FedAvg):
-    """Fields: conf/algorithm/fedgen.yaml says what each is and where its value comes from.
+    """conf/algorithm/fedgen.yaml explains each field and the source of its value.
 
     task_batch: B, the clients' local.batch_size.
     """
@@ -65,10 +65,10 @@ class FedGen(FedAvg):
             self.task_batch == ctx.local.batch_size, "algorithm.task_batch", self.task_batch,
             f"must be local.batch_size={ctx.local.batch_size}",
         )  # fmt: skip
-        self._maker(ctx.model)  # made before `loss` runs in workers or vectorized
+        self._maker(ctx.model)  # built here, before `loss` runs in workers or vectorized
 
     def init(self, ctx: Context, params: Params) -> State:
-        """label_counts: what the server knows; a client's row is 0 until it has taken part."""
+        """label_counts [N, C]: those that the server has received; a client's row is 0 until it has taken part."""
         maker, like = self._maker(ctx.model), params["head.weight"]
         made = {name: like.new_zeros(value.shape) for name, value in maker.params().items()}
         moments = {order: {name: made[name].clone() for name in maker.weights} for order in ("first", "second")}
@@ -77,17 +77,17 @@ class FedGen(FedAvg):
         return {**super().init(ctx, params), **learning, "label_counts": counts}
 
     def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
-        """Once it has learned from somebody, with the generator."""
+        """The model, and the generator once it has been trained."""
         sent = super().download(state, ids, ctx)
         learnt = state["generator_steps"] > 0
         return {**sent, "generator": tree.spread(state["generator"], len(ids))} if learnt else sent
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
-        """When the server asks for it, by a survey without a model: the client's label counts."""
+        """The client's label counts, if the server asks for them by a survey, which sends no model."""
         return {} if "model" in download else {"label_counts": examples.label_counts.int()}
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        """FedAvg's after the generator has learned from the local models."""
+        """FedAvg's aggregation, after training the generator on the local models."""
         if state["generator_steps"] == 0:
             state = {**state, "generator": _like(self._fresh(ctx.model, gen), state["generator"])}
         state = self._introduce(state, ids, ctx)
@@ -97,7 +97,7 @@ class FedGen(FedAvg):
         return super().aggregate(state, ids, uploads, ctx, gen)
 
     def _introduce(self, state: State, ids: Tensor, ctx: Context) -> State:
-        """Clients that took part for the first time send their label counts up."""
+        """Ask the clients that took part for the first time for their label counts."""
         new = ids[state["label_counts"][ids].sum(1) == 0].unique()
         if not len(new):
             return state
@@ -121,14 +121,14 @@ class FedGen(FedAvg):
         return entropy + ratio * self._decayed(self.alpha, client) * right + self._decayed(self.beta, client) * latent
 
     def _decayed(self, weight: float, client: Client) -> Tensor | float:
-        """alpha_t or beta_t: never below 1e-4, unless there is no such term."""
+        """alpha_t or beta_t: never below 1e-4, unless the term is switched off (0)."""
         return (weight * self.decay ** client.round.to(client.lr)).clamp_min(1e-4) if weight else 0.0
 
     def _draw(self, model: Model, generator: Params, labels: Tensor, key: Tensor, stream: int) -> Tensor:
         """Features [n, d] that the frozen generator makes for labels [n]."""
         noise = uniform(key, len(labels) * self.noise, stream).view(len(labels), self.noise)
         asked = _ask(noise.to(generator["0.weight"]), labels, model)
-        # Written out, for what `_build` makes in evaluation: torch.compile cannot trace the making of a network.
+        # The network of `_build` in evaluation mode, written out: torch.compile cannot trace the building of a network.
         hidden = F.linear(asked, generator["0.weight"], generator["0.bias"])
         mean, variance, weight, bias = (
             generator[f"1.{name}"] for name in ("running_mean", "running_var", "weight", "bias")
@@ -160,7 +160,8 @@ class FedGen(FedAvg):
         return {"generator": generator, "moments": moments, "generator_steps": int(optimizer.taken)}
 
     def _questions(self, labels: Tensor, like: Tensor, gen: Generator) -> tuple[Tensor, Tensor]:
-        """Labels [steps, b] and noise [steps, b, noise] of a round, together: a GPU would wait for each step's."""
+        """Labels [steps, b] and noise [steps, b, noise] of a whole round at once, so that a GPU need not wait in each
+        step."""
         draws = [
             (labels[torch.randint(len(labels), (self.server_batch,), generator=gen)],
              torch.rand(self.server_batch, self.noise, generator=gen))
@@ -184,7 +185,7 @@ class FedGen(FedAvg):
         return _architecture(self.noise, self.hidden, model.classes, model.features)
 
     def _fresh(self, model: Model, gen: Generator) -> Params:
-        """First weights, from the run's own randomness."""
+        """The generator's first weights, drawn from the run's own random generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=gen)))
             return _build(self.noise, self.hidden, model.classes, model.features).params()
@@ -198,7 +199,7 @@ def _build(noise: int, hidden: int, classes: int, features: int) -> Model:
 
 @cache
 def _architecture(noise: int, hidden: int, classes: int, features: int) -> Model:
-    """The same, made once, for what it computes; its weights always come from a State."""
+    """The same network, built once and used only for its layers; its weights always come from a State."""
     with torch.random.fork_rng(devices=[]):
         return _build(noise, hidden, classes, features)
 

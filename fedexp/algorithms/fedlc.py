@@ -1,8 +1,8 @@
 """FedLC (Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022).
 
-While client k trains, tau n_kc^(-1/4) is taken from the logit of each class c, the more the fewer examples of
-it the client holds. The softmax runs over all classes: leaving out the label's own, as the paper writes,
-collapses (reported by other implementations).
+While client k trains, tau n_kc^(-1/4) is subtracted from the logit of each class c: the more, the fewer examples of
+the class the client holds. The softmax runs over all classes; without the label's own class, as the paper writes it,
+training collapses (reported by other implementations).
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""FedNova (Wang et al., NeurIPS 2020): each client's update is divided by how far its local steps lead.
+"""FedNova (Wang et al., NeurIPS 2020): each client's update is divided by the path length of its local steps.
 
-w <- w + tau_eff sum_k p_k Delta_k / ||a_k||_1, where a_k says how often each of client k's gradients enters its update:
-||a_k||_1 is minus what the local optimizer makes of x = 0 in S_k steps of gradient 1 (plus mu x for the proximal term),
-in learning rates. p_k = n_k / n over the cohort. Running statistics take the plain mean.
+w <- w + tau_eff sum_k p_k Delta_k / ||a_k||_1, where a_k holds the weight of each of client k's gradients in its
+update: ||a_k||_1 is how far the local optimizer moves from x = 0 in S_k steps with gradient 1 (plus mu x for the
+proximal term), in units of the learning rate. p_k = n_k / n over the cohort. Running statistics take the plain mean.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class FedNova(FedProx):
-    """mu: of a proximal term (0: none). tau_eff: path, sum_k p_k ||a_k||_1; or steps, sum_k p_k S_k, as the published
-    code has it with a proximal term. Where all take equally many steps, `path` makes it FedAvg (FedProx, with mu)."""
+    """mu: weight of a proximal term (0: none). tau_eff: path, sum_k p_k ||a_k||_1; or steps, sum_k p_k S_k, as in the
+    published code with a proximal term. If all clients take equally many steps, `path` is FedAvg (FedProx, with mu)."""
 
     mu: Annotated[float, AtLeast(0)] = 0.0
     tau_eff: Annotated[str, OneOf("path", "steps")] = "path"
@@ -51,7 +51,7 @@ class FedNova(FedProx):
 
 
 def path_length(momentum: float, mu: float, lr: float, steps: int) -> float:
-    """||a||_1 of so many steps of momentum SGD with a proximal term, at the learning rate of the round."""
+    """||a||_1 of `steps` steps of momentum SGD with a proximal term, at the learning rate of the round."""
     x = speed = 0.0
     for _ in range(steps):
         speed = momentum * speed + 1 + mu * x

@@ -1,4 +1,4 @@
-"""FedNTD (Lee et al., NeurIPS 2022, arXiv:2106.03097): distils the global model on classes that are not true.
+"""FedNTD (Lee et al., NeurIPS 2022, arXiv:2106.03097): distils the global model on the not-true classes.
 
 Adds beta tau^2 KL(q_global || q_local) to cross-entropy, q the softmax of a model's logits / tau over the C - 1 classes
 that are not the example's own. The teacher, the global model as received, evaluates (running statistics, no dropout).

@@ -15,8 +15,8 @@ from fedexp.models import Model
 
 @dataclass(frozen=True, kw_only=True)
 class FedPer(PartiallyShared):
-    """normalisation: shared, batch normalisation is averaged with the body, its statistics included; or local, it stays
-    with each client as under FedBN."""
+    """normalisation: shared (batch normalisation is averaged with the body, its statistics included) or local (it stays
+    with each client, as under FedBN)."""
 
     normalisation: Annotated[str, OneOf("shared", "local")] = "shared"
 
@@ -30,7 +30,7 @@ class FedPer(PartiallyShared):
         )  # fmt: skip
 
     def is_head(self, name: str) -> bool:
-        """Whether an entry of the model is the head's."""
+        """Whether an entry of the model belongs to the head."""
         return name.startswith("head.")
 
     def body(self, model: Model) -> list[str]:

@@ -1,8 +1,8 @@
-"""FedRep (Collins et al., ICML 2021, arXiv:2102.07078): each round first a client's own head, then the shared body.
+"""FedRep (Collins et al., ICML 2021, arXiv:2102.07078): each round a client trains its own head, then the shared body.
 
-E_h epochs of the head on the frozen body, then the round's own epochs (or steps) of the body under the frozen head,
-each with an optimizer of its own. What is frozen is neither decayed nor carried on by old momentum, and running
-statistics move with the body. The published code ends with all clients training the head alone: `tuning_epochs=[10]`.
+First E_h epochs of the head on the frozen body, then the round's own epochs (or steps) of the body under the frozen
+head, each with an optimizer of its own. Frozen weights are neither decayed nor moved by old momentum, and running
+statistics belong to the body. The published code ends with all clients training the head alone: `tuning_epochs=[10]`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class FedRep(FedPer, FedAvgFT):
 
 @dataclass(frozen=True, kw_only=True)
 class Head(FedAvg):
-    """ONE client's training of its head; it remembers it, and nothing else of this pass."""
+    """ONE client's training of its head, which is all that it remembers of this pass."""
 
     of: FedRep
 

@@ -1,7 +1,7 @@
 """FedRS (Li and Zhan, "Federated Learning with Restricted Softmax", KDD 2021).
 
 While a client trains, the logits of classes that it does not hold are scaled down, so that it hardly moves
-their weights. Only the product of weights and features is scaled, the head's bias is not; inference is unscaled.
+their weights. Only the product of weights and features is scaled, not the head's bias; inference is unscaled.
 """
 
 from dataclasses import dataclass

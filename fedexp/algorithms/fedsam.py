@@ -22,7 +22,7 @@ _LEAST = 1e-12  # added to the norm, in case the gradient is 0
 
 @dataclass(frozen=True, kw_only=True)
 class FedSAM(FedAvg):
-    """radius: r, how far uphill the gradient is taken; 0: no first pass, which is FedAvg."""
+    """radius: r, the distance uphill at which the gradient is taken; 0: no first pass, which is FedAvg."""
 
     radius: Annotated[float, AtLeast(0)] = 0.05
 

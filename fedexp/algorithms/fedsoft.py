@@ -1,8 +1,9 @@
 """FedSoft (Ruan and Joe-Wong, "Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022).
 
 A client belongs to every cluster: u_ks is the share of its examples on which model s has the smallest loss.
-It trains one model, from that of its largest share, drawn to all M models by a proximal term; each model then
-becomes the mean of all returned ones by n_k u_ks. Clients upload their M shares with the update. Selection is uniform,
+It trains one model, starting from the model of its largest share and pulled towards all M models by a proximal term.
+Each model then becomes the mean of all returned models weighted by n_k u_ks. Clients upload their M shares with the
+update. Selection is uniform,
 as in FedConcat's experiments.
 """
 
@@ -24,8 +25,8 @@ _LEAST = 1e-4  # floor of u_ks, in the published code
 
 @dataclass(frozen=True, kw_only=True)
 class FedSoft(ChosenByClients):
-    """mu weighs the proximal term. interval: rounds for which a client's shares u stand (the paper's tau); with partial
-    participation they may be older when they are next estimated."""
+    """mu weighs the proximal term. interval: number of rounds for which a client's shares u are used before they are
+    estimated again (the paper's tau); with partial participation they can become older."""
 
     mu: Annotated[float, AtLeast(0)] = 0.01
     interval: Annotated[int, AtLeast(1)] = 2
@@ -38,7 +39,7 @@ class FedSoft(ChosenByClients):
         return {**super().init(ctx, params), "params": distinct(params, self.clusters)}
 
     def memory(self, ctx: Context, params: Params) -> Tree:
-        """Its shares u [M], and the round in which they were estimated."""
+        """The client's shares u [M], and the round in which they were estimated."""
         place = ctx.world.device
         return {
             "importance": torch.full((self.clusters,), 1 / self.clusters, dtype=ctx.world.dtype, device=place),
@@ -46,7 +47,7 @@ class FedSoft(ChosenByClients):
         }
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
-        """Its shares, estimated anew where they no longer stand, and outside of a round."""
+        """The client's shares, estimated anew if they are too old, and whenever it is asked outside of a round."""
         if examples.round is not None and not self._is_due(examples.round, memory):
             return {"importance": memory["importance"]}
         nearest = losses(model, download["model"], examples).argmin(0)

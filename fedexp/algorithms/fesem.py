@@ -1,8 +1,8 @@
 """FeSEM (Long et al., "Multi-center Federated Learning", World Wide Web 2023).
 
 Clients start in random groups of equal size; later each belongs to the centre nearest to its last local
-weights (squared Euclidean distance), trains from it and is drawn to it by a proximal term. The server keeps the weights
-that it received from each client last.
+weights (squared Euclidean distance), trains from it and is pulled towards it by a proximal term. The server keeps the
+last weights that it received from each client.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class FeSEM(Clustered):
         return {**super().init(ctx, params), "assigned": assigned, "last": last}
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
-        """The nearest centers; who never took part stays in its first group."""
+        """The nearest centres; a client that never took part stays in its first group."""
         chosen, centers = state["assigned"][ids], tree.unstack(state["params"])
         known = client_rows.held(state["last"], ids).nonzero().flatten()
         for start in range(0, len(known), _AT_ONCE):

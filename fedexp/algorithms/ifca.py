@@ -1,7 +1,7 @@
 """IFCA (Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020).
 
-Each participant gets all M models, takes the one with the smallest mean loss on its own examples and trains it; which
-one it took is uploaded with the update (8 bytes).
+Each participant receives all M models, chooses the one with the smallest mean loss on its own examples and trains it;
+the number of the chosen model is uploaded with the update (8 bytes).
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Ifca(ChosenByClients):
-    """identical_start: all models from one start, as in FedConcat's published code, where all ties of the
-    first round go to the first model; otherwise they start differently, as the method needs."""
+    """identical_start: all models start as the same model, as in FedConcat's published code; in the first round all
+    clients then choose the first one. Otherwise they start as different models, as the method needs."""
 
     identical_start: bool = False
 

@@ -1,4 +1,4 @@
-"""Clusters of points: K-means, K-means with a largest cluster size, and how many clusters (the elbow)."""
+"""Clusters of points: K-means, K-means with a largest cluster size, and the number of clusters (the elbow)."""
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -10,15 +10,15 @@ Labels = np.ndarray  # int64 [N]
 
 
 def k_means(points: Points, clusters: int, seed: int) -> Labels:
-    """scikit-learn's, with k-means++ and 10 starts; fewer clusters where there are fewer distinct points."""
+    """scikit-learn's K-means, with k-means++ and 10 starts; fewer clusters if there are fewer distinct points."""
     return compact(_fit(points, clusters, seed).labels_)
 
 
 def balanced_k_means(points: Points, clusters: int, seed: int, slack: float = 1.0, rounds: int = 100) -> Labels:
     """K-means in which no cluster has more than its share N / K (FedConcat, appendix D.8).
 
-    From K-means' centres: assign to the nearest; a random point takes over an empty cluster's centre; members
-    farthest from the centre leave a cluster that is too large, for the nearest one with room; new means.
+    From K-means' centres, repeatedly: assign each point to the nearest centre; move an empty cluster's centre to a
+    random point; move the farthest members of a cluster that is too large to the nearest one with room; new means.
     slack: the largest size is ceil(N / K), or int(slack N / K) where that is more (1.2 in the published code).
     """
     fitted = _fit(points, clusters, seed)
@@ -39,7 +39,7 @@ def balanced_k_means(points: Points, clusters: int, seed: int, slack: float = 1.
 
 
 def _with_room(distance: np.ndarray, largest: int) -> Labels:
-    """The nearest cluster of each point, where at most `largest` may choose the same."""
+    """The nearest cluster of each point, with at most `largest` points in one cluster."""
     labels = distance.argmin(1)
     sizes = np.bincount(labels, minlength=distance.shape[1])
     leaving: list[int] = []

@@ -1,16 +1,16 @@
 """Clusters of clients with similar label distributions (FedConcat, stages 1 and 2).
 
 Where the distributions come from is `labels`:
-- counted: clients send theirs, counts / n_k (stage 1-A).
+- counted: clients send their distributions, counts / n_k (stage 1-A).
 - noisy: the same with Laplace noise of scale 1 / epsilon on each entry (appendix B).
 - random_inputs: the server's mean softmax output of each client's first model on random images (stage 1-B, ID).
-- bias: from how the head's bias moved in the first round, (b_S - b_0) / (a lr) + softmax(b_0) (IB; Ramakrishna
-  and Dan 2022). a is the effective number of SGD's steps (Local.path): without momentum it is the published S;
-  `bias_path=published` takes S under momentum too, which infers shares far outside [0, 1].
-- bias_published: softmax(b_S), what FedConcat's published code clusters by, because its b_0 changes along with
+- bias: inferred from the change of the head's bias in the first round, (b_S - b_0) / (a lr) + softmax(b_0) (IB;
+  Ramakrishna and Dan 2022). a is the effective number of SGD's steps (Local.path): without momentum it is the
+  published S; `bias_path=published` takes S under momentum too, which infers shares far outside [0, 1].
+- bias_published: softmax(b_S), by which FedConcat's published code clusters, because its b_0 changes along with
   the model.
-For the last three all clients train the initial model in the first round, which is then merged by cluster:
-it counts as an encoder round. FedAvg within each cluster follows.
+For the last three all clients train the initial model in the first round, and their models are then merged by
+cluster: it counts as an encoder round. FedAvg within each cluster follows.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ class CountOrElbow(Bound):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelClusters(Clustered):
-    """clusters: K, or elbow. balanced: no cluster above its share N / K (times slack). random_inputs: how many.
-    bias_path: effective or published (module docstring)."""
+    """clusters: K, or elbow. balanced: no cluster larger than N / K (times slack). random_inputs: number of random
+    images. bias_path: effective or published (module docstring)."""
 
     clusters: Annotated[Any, CountOrElbow()] = 5
     labels: Annotated[str, OneOf(*_SENT, *_INFERRED)] = "counted"
@@ -73,7 +73,7 @@ class LabelClusters(Clustered):
         require(self.labels != "bias" or optimizer == "sgd", "local.optimizer", optimizer, "must be sgd: labels=bias")
 
     def init(self, ctx: Context, params: Params) -> State:
-        """One model, of which each cluster gets a copy once there are clusters."""
+        """A single model; each cluster gets a copy of it once there are clusters."""
         models = tree.apply(torch.clone, tree.spread(params, 1))
         return {"params": models, "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
 
@@ -85,7 +85,7 @@ class LabelClusters(Clustered):
         return self._grouped(state, {self.labels: sent.double().cpu()}, ctx)
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
-        """Asked for nothing but that, without a model: its label distribution, with its own noise."""
+        """The client's label distribution, with noise of its own under `noisy`, if a survey without a model asks."""
         if "model" in download:
             return super().inspect(model, download, memory, examples)
         own = examples.label_counts.double() / len(examples)
@@ -103,7 +103,7 @@ class LabelClusters(Clustered):
         return super().aggregate(state, ids, uploads, ctx, gen)
 
     def _inferred(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> dict[str, Tensor]:
-        """Label distributions [N, C] from the first round's models; the one to cluster by comes first."""
+        """Label distributions [N, C] inferred from the first round's models; those to cluster by come first."""
         before, found = self.starts(state, ids, uploads, ctx), {}
         after = {name: before[name] + change for name, change in uploads["update"].items()}
         if self.labels == "random_inputs":
@@ -118,7 +118,7 @@ class LabelClusters(Clustered):
 
     @torch.no_grad()
     def _answers(self, models: Stack, ctx: Context) -> Tensor:
-        """Mean softmax [N, C] of each model on inputs uniform in [0, 1), as the model reads them (eq. 3)."""
+        """Mean softmax [N, C] of each model on prepared inputs uniform in [0, 1) (eq. 3)."""
         world, clients = ctx.world, tree.unstack(models)
         total = torch.zeros(len(clients), world.classes, dtype=torch.float64)
         for start in range(0, self.random_inputs, _CHUNK):
@@ -130,18 +130,18 @@ class LabelClusters(Clustered):
         return total / self.random_inputs
 
     def _path(self, ctx: Context) -> Tensor:
-        """How far a constant gradient would have led each client in a round, in learning rates [N]."""
+        """How far a constant gradient of 1 would move each client in a round, in units of the learning rate [N]."""
         steps = torch.tensor([ctx.local.schedule(size)[1] for size in ctx.sizes.tolist()])
         return ctx.local.path(steps) if self.bias_path == "effective" else steps.double()
 
     def _grouped(self, state: State, distributions: dict[str, Tensor], ctx: Context) -> State:
-        """Assign every client by the first of `distributions`; a copy of the one model for each cluster."""
+        """Cluster all clients by the first of `distributions`, and give each cluster a copy of the single model."""
         labels = self._clustered(next(iter(distributions.values())).numpy(), ctx.seed)
         models = tree.apply(torch.clone, tree.spread(tree.take(state["params"], 0), int(labels.max()) + 1))
         return {**state, "params": models, "assigned": torch.from_numpy(labels), "distributions": distributions}
 
     def _clustered(self, points: np.ndarray, seed: int) -> np.ndarray:
-        if not np.isfinite(points).all():  # of diverged models: in one cluster they end the run, as they do in FedAvg
+        if not np.isfinite(points).all():  # diverged models: in one cluster they end the run, as in FedAvg
             return np.zeros(len(points), dtype=np.int64)
         clusters = self.clusters
         if clusters == "elbow":
@@ -155,7 +155,7 @@ class LabelClusters(Clustered):
         return result | {"privacy": privacy(self.epsilon)} if self.labels == "noisy" else result
 
     def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
-        """True beside sent or inferred distributions (figure 12), and the elbow curve (appendix D.5)."""
+        """The true beside the sent or inferred distributions (figure 12), and the elbow curve (appendix D.5)."""
         if not _is_grouped(state):
             return super().artifacts(state, ctx)
         found = {name: value.cpu() for name, value in state["distributions"].items()}
@@ -181,7 +181,7 @@ def _is_grouped(state: State) -> bool:
 
 
 def privacy(epsilon: float) -> dict[str, Any]:
-    """What the Laplace mechanism on label distributions promises, for result.json."""
+    """The guarantee of the Laplace mechanism on label distributions, for result.json."""
     return {
         "epsilon": epsilon,
         "mechanism": "Laplace(0, 1/epsilon) on each entry of a client's label distribution, sent once; sensitivity 1",

@@ -1,6 +1,6 @@
 """LG-FedAvg (Liang et al. 2020, arXiv:2001.01523): lower layers stay with each client, the top layers are averaged.
 
-All train jointly. The original begins from a model that FedAvg has trained: `pretraining_rounds`.
+All layers train jointly. The original begins from a model that FedAvg has trained: `pretraining_rounds`.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from fedexp.models import Model
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(PartiallyShared):
-    """shared_layers: how many, counted from the top; all of them make FedAvg. pretraining_rounds: rounds of FedAvg
-    before its own; they count among the run's."""
+    """shared_layers: number of averaged layers, counted from the top; all of them: FedAvg. pretraining_rounds: rounds
+    of FedAvg before its own; they count among the run's rounds."""
 
     shared_layers: Annotated[int, AtLeast(1)] = 1
     pretraining_rounds: Annotated[int, AtLeast(0)] = 0
@@ -43,8 +43,8 @@ class LGFedAvg(PartiallyShared):
 
 
 def layers(model: Model) -> list[list[str]]:
-    """Names of a model's entries, a layer at a time from the bottom: a linear layer or convolution begins one, and what
-    follows it without weights of two dimensions (normalisation) belongs to it."""
+    """Names of a model's entries, layer by layer from the bottom. A linear layer or a convolution begins a layer;
+    modules that follow it and have no weights of two or more dimensions (normalisation) belong to it."""
     found: list[list[str]] = []
     for path, module in model.net.named_modules():
         own = dict([*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)])

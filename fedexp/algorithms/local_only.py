@@ -1,7 +1,7 @@
-"""Local training alone: every client trains a model of its own and exchanges nothing, for comparison.
+"""Local training only, for comparison: every client trains a model of its own and exchanges nothing.
 
-A client that is drawn for a round trains as it would under FedAvg, from where it has come by itself: N clients, K of
-them a round, spend as much as FedAvg's. There is no global model; the one that is evaluated is the initial one.
+A client that is drawn for a round trains as under FedAvg, but continues its own model: with K of N clients in a round,
+training costs as much as FedAvg's. There is no global model; where one is evaluated, it is the initial model.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """MOON (Li et al., "Model-Contrastive Federated Learning", CVPR 2021).
 
-Adds to cross-entropy a contrastive term that draws a client's features to those of the global model and
-away from those of the client's own last model. Features are the encoder's output, without the projection
+Adds to cross-entropy a contrastive term that pulls a client's features towards those of the global model and
+pushes them away from those of the client's own last model. Features are the encoder's output, without the projection
 head of MOON's own networks, so that all algorithms train the same model (NIID-Bench's and FedConcat's reading).
 """
 

@@ -1,7 +1,7 @@
-"""What a server knows of pairs of clients: a row for each pair of which it knows anything, and none for all others.
+"""Values that a server keeps about pairs of clients: one row for each known pair, and none for all others.
 
-A store is a dict of tensors, so that checkpoints hold it as they hold everything else: pair, int64 [P] ascending, the
-smaller of the two ids in the upper half of a number and the larger in the lower; and values [P] of any names.
+A store is a dict of tensors, so that a checkpoint can hold it: pair, int64 [P] ascending, with the smaller id in the
+upper 32 bits of each number and the larger in the lower; and values [P] of any names.
 """
 
 import math
@@ -14,16 +14,16 @@ from torch import Tensor
 Store = dict[str, Tensor]
 
 _SHIFT = 32
-_AT_ONCE = 2**20  # pairs that are looked at together
+_AT_ONCE = 2**20  # pairs that are processed at once
 
 
 def new(**values: torch.dtype) -> Store:
-    """A store of no pair, with these values."""
+    """A store without pairs. values: the dtype of each value by name."""
     return {name: torch.empty(0, dtype=kind) for name, kind in {"pair": torch.int64, **values}.items()}
 
 
 def pair(first: Tensor, second: Tensor) -> Tensor:
-    """The pairs of clients `first` and `second`, ids [n] of which the first is the smaller: [n]."""
+    """The pairs [n] of clients `first` and `second`: ids [n], of which the first is the smaller."""
     return (first << _SHIFT) + second
 
 
@@ -33,7 +33,7 @@ def ids(pair: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def including(store: Store, pair: Tensor) -> Store:
-    """The store with a row for each of these pairs, of zeros where there was none. Its tensors may be those given."""
+    """The store with a row for each of these pairs, of zeros where there was none; may share tensors with `store`."""
     lacking = pair[~held(store, pair)]
     if len(lacking) == 0:
         return store
@@ -52,24 +52,25 @@ def held(store: Store, pair: Tensor) -> Tensor:
 
 
 def matrix(pair: Tensor, values: Tensor, clients: int) -> csr_matrix:
-    """Symmetric [N, N] of the pairs' values, zeros among them included, and nothing on the diagonal."""
+    """The pairs' values as a symmetric sparse matrix [N, N]: values of 0 are stored, the diagonal is empty."""
     first, second = ids(pair)
     rows, columns = torch.cat([first, second]), torch.cat([second, first])
     return csr_matrix((values.repeat(2).numpy(), (rows.numpy(), columns.numpy())), shape=(clients, clients))
 
 
 def through_third_clients(known: Store, asked: Tensor, clients: int, sharp: float, least: float) -> Store:
-    """What third clients p, with known similarities to i and j, say of pairs i, j without a row: s_ip s_jp, with a
-    deviation of sqrt((1 - s_ip^2)(1 - s_jp^2)) / 3, where that is below `sharp` and the former above `least`.
+    """Estimates for pairs i, j without a row, through third clients p with known similarities to both: s_ip s_jp with a
+    deviation of sqrt((1 - s_ip^2)(1 - s_jp^2)) / 3, used where the deviation is below `sharp` and the estimate above
+    `least`.
 
-    known: with the value similarity. asked: the third clients, ascending. A store of the pairs of which any says
-    something, with the values total, the sum of s_ip s_jp; variance, that of the squared deviations; and voices, how
-    many say it.
+    known: a store with the value similarity. asked: the third clients, ascending. Returns a store of the pairs with an
+    estimate; its values are total, the sum of s_ip s_jp; variance, the sum of squared deviations; and voices, the
+    number of third clients.
     """
     similarity = matrix(known["pair"], known["similarity"], clients)
     said = new(total=torch.float64, variance=torch.float64, voices=torch.int64)
     degrees = np.diff(similarity.indptr)
-    if len(known["pair"]) == math.comb(int((degrees > 0).sum()), 2):  # whoever met anybody has met all who did
+    if len(known["pair"]) == math.comb(int((degrees > 0).sum()), 2):  # all pairs of clients with a row are known
         return said
     for p in asked[torch.from_numpy(degrees)[asked] > 1].tolist():
         its = slice(similarity.indptr[p], similarity.indptr[p + 1])

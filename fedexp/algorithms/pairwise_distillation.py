@@ -1,22 +1,22 @@
-"""Distillation of how near the examples of a batch are to one another: probabilistic knowledge transfer (Passalis and
-Tefas, ECCV 2018), with the kernels that CADIS has."""
+"""Distillation of the similarities between the examples of a batch: probabilistic knowledge transfer (Passalis and
+Tefas, ECCV 2018), with the kernels of CADIS."""
 
 import torch
 from torch import Tensor
 
 KERNELS = ("centred", "gaussian", "cosine")
 
-_ROUNDING = 16  # distances whose spread is within so many units of rounding of their mean are equal
+_ROUNDING = 16  # distances are equal if their deviation is below this many rounding units of their mean
 
 
 def distil(kernel: str, teacher: Tensor, student: Tensor, weight: Tensor) -> Tensor:
     """KL(teacher || student) of the pairwise distributions of features [B, d] over a batch, padding left out.
 
-    centred: exp(-(d - mean d)^2 / 2(var d + .001)) of the distances d, KL summed over the batch (the published
-    code's, which made the tables); gaussian: exp(-d^2 / 2h^2) with the bandwidth h held fixed at d's standard
-    deviation, summed; cosine: (cos + 1) / 2, the mean over pairs (Passalis and Tefas). Variances are those of
-    torch.std, with n - 1. Rows are normalised; an example is no neighbour of itself. Where all distances are equal
-    h is 0; then each row of `gaussian` is uniform, as it is for any other h, and has no gradient.
+    centred: exp(-(d - mean d)^2 / 2(var d + .001)) of the distances d, KL summed over the batch (as in the published
+    code, which made the tables); gaussian: exp(-d^2 / 2h^2) with the bandwidth h held fixed at d's standard
+    deviation, summed; cosine: (cos + 1) / 2, the mean over pairs (Passalis and Tefas). Variances divide by n - 1, as
+    in torch.std. Rows are normalised; an example is no neighbour of itself. Where all distances are equal h is 0;
+    then each row of `gaussian` is uniform, as it is for any other h, and has no gradient.
     """
     pairs = (weight[:, None] * weight) * (1 - torch.eye(len(weight), dtype=weight.dtype, device=weight.device))
     p, q = (_log_neighbours(kernel, features.to(weight.dtype), pairs) for features in (teacher, student))
@@ -25,7 +25,7 @@ def distil(kernel: str, teacher: Tensor, student: Tensor, weight: Tensor) -> Ten
 
 
 def _log_neighbours(kernel: str, features: Tensor, pairs: Tensor) -> Tensor:
-    """log p(j | i) [B, B] under the kernel; of no meaning where `pairs` is 0."""
+    """log p(j | i) [B, B] under the kernel; without meaning where `pairs` is 0."""
     if kernel == "cosine":
         unit = features * (features.square().sum(1, keepdim=True) + 1e-12).rsqrt()
         logs = ((unit @ unit.T + 1) / 2 + 1e-7).log()

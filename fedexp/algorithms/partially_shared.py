@@ -1,7 +1,7 @@
 """The base of algorithms whose clients keep some entries of the model to themselves (FedBN, FedPer).
 
-What is kept neither comes down nor goes up, and the byte count says so. The server's model has those entries as
-they were at the start: every client begins with them.
+These entries are neither downloaded nor uploaded, and not counted as bytes. The server's model holds their initial
+values, with which every client begins.
 """
 
 from dataclasses import dataclass

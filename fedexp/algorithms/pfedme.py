@@ -1,10 +1,10 @@
-"""pFedMe (Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848): personal models as the Moreau envelope's minimisers.
+"""pFedMe (Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848): personal models by Moreau envelopes.
 
 On each batch theta approaches the minimiser of f(theta) + lam/2 ||theta - w_k||^2 by some gradient steps of learning
 rate eta_p; then w_k <- w_k - eta lam (w_k - theta), eta the clients' learning rate. The number of batches R is
 local.steps (or those of local.epochs), and the server's beta is server_optimizer.lr. A client's own model is its last
-theta, which begins each round at w. Running statistics follow each batch's last inner step, and are w_k's and theta's
-alike. The local loss that is reported is f at the last inner step plus the proximal term.
+theta, which begins each round at w. Running statistics follow each batch's last inner step, and w_k and theta share
+them. The local loss that is reported is f at the last inner step plus the proximal term.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from fedexp.models import Model
 from fedexp.models.layers import keep
 from fedexp.tree import Params, Tree, squared_distance
 
-_THETA = "theta/"  # before the names of theta's entries; no module can be called so
+_THETA = "theta/"  # prefix of the names of theta's entries; no module's name can contain it
 
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(FedAvg):
-    """inner_steps: of theta, on each batch. personal_lr: eta_p, the same in all rounds. mu: weight decay of theta, of
-    the published code alone. warm_start: whether theta goes on from one batch of a round to the next, or begins at w_k
-    on each."""
+    """inner_steps: steps of theta on each batch. personal_lr: eta_p, the same in all rounds. mu: weight decay of theta,
+    found in the published code only. warm_start: whether theta continues from batch to batch within a round, or begins
+    at w_k on each batch."""
 
     lam: Annotated[float, Above(0)] = 15.0
     inner_steps: Annotated[int, AtLeast(1)] = 5

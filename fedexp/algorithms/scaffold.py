@@ -57,7 +57,7 @@ class Scaffold(FedAvg):
         return super().combine(state, ids, uploads, ctx)
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        times = (ids[:, None] == ids).sum(1).double()  # CluSamp may draw a client twice, which has one control
+        times = (ids[:, None] == ids).sum(1).double()  # CluSamp may draw a client twice, but it has one control variate
         share = 1 / times / ctx.clients
         control = tree.apply(
             lambda c, dc: c + torch.tensordot(share.to(dc), dc, 1), state["control"], uploads["control"]

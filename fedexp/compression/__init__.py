@@ -1,1 +1,1 @@
-"""How a client encodes its update for the way up: parts that any algorithm combines with. none.py is the contract."""
+"""How a client encodes its update for upload: parts that any algorithm can use. none.py defines their interface."""

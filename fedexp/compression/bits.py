@@ -1,4 +1,4 @@
-"""Whole numbers of a few bits each, packed into bytes without gaps: what crosses the network is counted as it is."""
+"""Integers of a few bits each, packed into bytes without gaps, so that the bytes counted are those that cross."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def width(largest: int) -> int:
-    """How many bits a number from 0 to `largest` takes; one at least."""
+    """How many bits a number from 0 to `largest` takes; at least one."""
     return max(1, largest.bit_length())
 
 
@@ -17,7 +17,7 @@ def pack(numbers: Tensor, width: int) -> Tensor:
 
 
 def unpack(packed: Tensor, count: int, width: int) -> Tensor:
-    """The first `count` of the numbers that `pack` was given: int64 [count]."""
+    """The first `count` numbers of those packed by `pack`: int64 [count]."""
     bits = (packed[:, None] >> _eight(packed)) & 1
     places = torch.arange(width, device=packed.device)
     return (bits.flatten()[: count * width].view(count, width).long() << places).sum(1)

@@ -1,6 +1,6 @@
 """Error feedback (Stich et al. 2018; Karimireddy et al., ICML 2019), the base of compressions that are biased.
 
-x = update + e; C(x) crosses; e <- x - C(x), which stays with the client for as long as it is not drawn.
+x = update + e; C(x) crosses; e <- x - C(x), which the client keeps until it is drawn again.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class ErrorFeedback(NoCompression):
-    """error_feedback: whether what did not cross is remembered by the client and added to its next update."""
+    """error_feedback: whether the client remembers the part that did not cross and adds it to its next update."""
 
     error_feedback: bool = True
 
     def compress(self, update: Params, key: Tensor) -> Tree:
-        """The payload; `decode` reads it. key: as in `encode`."""
+        """The payload, to be read by `decode`. key: as in `encode`."""
         raise NotImplementedError
 
     def init(self, update: Params) -> Tree:

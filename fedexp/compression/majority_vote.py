@@ -1,4 +1,4 @@
-"""signSGD with majority vote (Bernstein et al., ICML 2018 and ICLR 2019), of updates in the place of gradients.
+"""signSGD with majority vote (Bernstein et al., ICML 2018 and ICLR 2019), applied to updates instead of gradients.
 
 w <- w + step sign(sum_k sign(w_k - w)), entry by entry: each client has one vote, whatever the size of its data.
 """
@@ -18,10 +18,10 @@ from fedexp.tree import Params, Stack, Tree
 
 @dataclass(frozen=True)
 class MajorityVote(NoCompression):
-    """A bit an entry. step: how far a vote moves an entry, times the server optimizer's learning rate.
+    """One bit per entry. step: how far a vote moves an entry, times the server optimizer's learning rate.
 
-    sign(0) and ties are +1: a third value would take more than the one bit. Running statistics cross and are averaged
-    as they are.
+    sign(0) and ties are +1: a third value would take more than one bit. Running statistics cross unchanged and are
+    averaged.
     """
 
     step: Annotated[float, Above(0)] = 1e-3

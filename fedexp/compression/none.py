@@ -1,4 +1,4 @@
-"""No compression, and the contract of all compressions."""
+"""No compression, and the interface of all compressions."""
 
 from dataclasses import dataclass
 
@@ -12,25 +12,25 @@ from fedexp.tree import Params, Stack, Tree
 
 @dataclass(frozen=True)
 class NoCompression(Frozen):
-    """The update crosses as it is.
+    """The update crosses unchanged.
 
-    `encode` runs on ONE client, vectorized like the algorithm's own client functions, over the trained entries of its
-    update; what it returns first is the payload, real tensors whose bytes are what is counted. Running statistics
-    always cross as they are.
+    `encode` runs on ONE client, vectorized like the algorithm's own client functions, on the trained entries of its
+    update. Its first result is the payload, real tensors whose bytes are counted. Running statistics always cross
+    unchanged.
     """
 
-    merges = False  # True where `merge` is another than the weighted mean: it then is the server's only way to do it
+    merges = False  # True if `merge` is not the weighted mean; the algorithm must then merge updates by it
 
     def __post_init__(self) -> None:
         check_fields(self, "compression")
 
     def init(self, update: Params) -> Tree:
-        """What ONE client remembers before its first round, given entries like its update's."""
+        """ONE client's memory before its first round. update: entries with the names and shapes of its updates."""
         return {}
 
     def encode(self, update: Params, memory: Tree, key: Tensor) -> tuple[Tree, Tree]:
-        """(payload, what is remembered). key: int64 [], for noise by randomness.uniform(key, count, stream), streams
-        from 2000 on."""
+        """(payload, new memory). key: int64 [], for noise by randomness.uniform(key, count, stream), with streams from
+        2000 on."""
         return update, memory
 
     def decode(self, payload: Tree, like: Params) -> Params:
@@ -38,8 +38,8 @@ class NoCompression(Frozen):
         return payload
 
     def merge(self, updates: Stack, weights: Tensor, trained: list[str]) -> Params:
-        """The cohort's update from those of K clients [K, ...], as `decode` read them: the mean, weighted by [K].
+        """The cohort's update from the decoded updates of K clients [K, ...]: the mean, weighted by `weights` [K].
 
-        trained: names of the entries that passed `encode`; the others crossed as they are.
+        trained: names of the entries that were encoded; the others crossed unchanged.
         """
         return tree.mean(updates, weights)

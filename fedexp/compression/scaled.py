@@ -1,4 +1,4 @@
-"""The base of compressions that send small whole numbers and what to multiply them by."""
+"""The base of compressions that send small integers and the scales by which to multiply them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from fedexp.tree import Params
 
 @dataclass(frozen=True)
 class Scaled(NoCompression):
-    """scale: a number of its own for each tensor of the model, or one for the model."""
+    """scale: one scale for each tensor of the model (tensor), or one for the whole model (model)."""
 
     scale: Annotated[str, OneOf("tensor", "model")] = "tensor"
 
     def scales(self, flat: Tensor, like: Params, of: Callable[[Tensor], Tensor]) -> Tensor:
-        """`of` of each part that has a scale of its own, [T], or [1]. flat: all entries [d], in the order of `like`."""
+        """of(part) for each part that has its own scale: [T], or [1]. flat: all entries [d], in the order of `like`."""
         return torch.stack([of(part) for part in flat.split(self._sizes(like))])
 
     def of_entries(self, scales: Tensor, like: Params) -> Tensor:

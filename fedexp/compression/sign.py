@@ -13,7 +13,7 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class Sign(ErrorFeedback, Scaled):
-    """||x||_1 / d sign(x) for each tensor x of d entries, or for the whole update: a bit an entry, sign(0) being +1."""
+    """||x||_1 / d sign(x) for each tensor x of d entries, or the whole update: one bit per entry, sign(0) being +1."""
 
     def compress(self, update: Params, key: Tensor) -> Tree:
         flat = tree.flat(update)

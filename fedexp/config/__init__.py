@@ -1,1 +1,1 @@
-"""The config: its schema and checks, how it is composed, what names a run."""
+"""The config: its schema and checks, how it is composed, and how runs are named by it."""

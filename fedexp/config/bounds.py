@@ -13,7 +13,7 @@ from fedexp.errors import require
 
 
 class Bound:
-    """A condition on one value. `words` says it after "must be"."""
+    """A condition on one value. `words`: the condition as an error states it after "must be"."""
 
     @property
     def words(self) -> str:
@@ -49,7 +49,7 @@ class Above(Bound):
 
 @dataclass(frozen=True)
 class Within(Bound):
-    """From `low` to `high`; without the end itself where that end is open."""
+    """From `low` to `high`; an open end is itself excluded."""
 
     low: float
     high: float
@@ -96,7 +96,7 @@ def check_values(target: Any, values: Mapping[str, Any], group: str) -> None:
 
 
 def check_fields(settings: Any, group: str) -> None:
-    """The same for a dataclass that is built already."""
+    """The same for the fields of a dataclass instance."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     check_values(type(settings), values, group)
 
@@ -114,7 +114,7 @@ def declared(target: Any) -> dict[str, list[Bound]]:
 def _holds(bound: Bound, value: Any) -> bool:
     try:
         return bound.holds(value)
-    except TypeError:  # of another type: a word where a number belongs
+    except TypeError:  # a value of another type: a word instead of a number
         return False
 
 

@@ -1,4 +1,4 @@
-"""What the YAML files of conf/ say beside their keys."""
+"""The comments in the YAML files of conf/."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -13,7 +13,7 @@ def heading(path: Path) -> str:
 
 
 def comments(path: Path, package: str, otherwise: str) -> dict[str, str]:
-    """Each key that a file sets, and the comment beside it; `otherwise` where there is none."""
+    """By key that a file sets, the comment beside it; `otherwise` where there is none."""
     text = path.read_text()
     lines = text.splitlines()
     found: dict[str, str] = {}

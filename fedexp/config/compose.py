@@ -1,4 +1,4 @@
-"""From a command line to its config; many of them fast enough for a thousand cells of a table."""
+"""From a command line to its config, fast enough for the thousand cells of a table."""
 
 import pickle
 import re
@@ -22,7 +22,7 @@ from fedexp.errors import ConfigError, require
 
 
 class NoConfig(ConfigError):
-    """`words` compose to no config; what Hydra said is the cause."""
+    """No config can be composed from `words`; Hydra's error is the cause."""
 
     def __init__(self, words: Sequence[str], error: Exception) -> None:
         super().__init__("overrides", " ".join(words), first_line(error))
@@ -49,13 +49,13 @@ def composed(words: Sequence[str]) -> DictConfig:
 
 
 def refuse_tables(config: DictConfig, right: str) -> None:
-    """A run may say which table and scale it is of; a table or scale itself is not for a single run."""
+    """Raise ConfigError where a single run is given a table or a scale; their names, which its sweep sets, are fine."""
     for key in ("table", "scale"):
         require(set(config[key]) <= {"name"}, key, config[key].get("name"), right)
 
 
 def lists(words: Sequence[str]) -> list[str]:
-    """A single number where a list belongs is a list of one: `targets=0.8` is `targets=[0.8]`."""
+    """The words with a single number for `targets` made a list: `targets=0.8` becomes `targets=[0.8]`."""
     return [re.sub(r"^(\+{0,2}targets)=([\d.]+)$", r"\1=[\2]", each) for each in words]
 
 
@@ -80,10 +80,10 @@ def _text(value: Any) -> str:
 
 
 class Composer:
-    """Configs by their overrides. Only the choice of groups is left to Hydra, and remembered: cells that
+    """Composes configs from overrides. Hydra composes only the choices of groups, and each result is kept: cells that
     differ in plain values share it.
 
-    Hydra must be at work already: inside a sweep, or within `hydra.initialize_config_dir`.
+    Hydra must be initialised already: inside a sweep, or within `hydra.initialize_config_dir`.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Composer:
             config = self._base(choices)
             for override in values:
                 apply(override, config)
-        except Exception as error:  # Hydra's own, OmegaConf's, and what their code raises for words it never expected
+        except Exception as error:  # Hydra's and OmegaConf's, and any that unexpected words make them raise
             raise NoConfig(words, error) from error
         return config
 
@@ -146,7 +146,7 @@ class Composer:
             return None
 
     def _split(self, words: Sequence[str]) -> tuple[tuple[str, ...], list[Override]]:
-        """The choices of groups, as words, and what is about keys."""
+        """The choices of groups, as words, and the overrides of keys."""
         parsed = self.parse(words)
         values = [override for override in parsed if self.is_value(override)]
         return tuple(override.input_line for override in parsed if not self.is_value(override)), values
@@ -174,7 +174,7 @@ class Composer:
         return Loader(GlobalHydra.instance().config_loader().get_search_path(), self.parse)
 
     def is_value(self, override: Override) -> bool:
-        """Whether it is about a key and not about the choice of a group."""
+        """Whether the override sets a key and does not choose an option of a group."""
         key = override.key_or_group
         if override.package is not None or override.is_hydra_override() or "/" in key:
             return False
@@ -249,7 +249,7 @@ def apply(override: Override, config: DictConfig) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The one line that matters of the deepest cause."""
+    """The first line of the deepest cause's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

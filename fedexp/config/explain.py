@@ -1,4 +1,4 @@
-"""Errors in one line: the key, the value, what would be right; Hydra's and OmegaConf's too."""
+"""Errors in one line: the key, the value, and what would be right; also for Hydra's and OmegaConf's errors."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, s
 
 
 def exit_code(program: Callable[[list[str]], Any], words: list[str]) -> int:
-    """Carry out a program, given `words`: its exit code. What ends it without a traceback is said in one line."""
+    """Carry out a program, given `words`; returns its exit code. Expected errors are reported in one line."""
     try:
         check_words(words)
         program(words)
@@ -33,7 +33,7 @@ def exit_code(program: Callable[[list[str]], Any], words: list[str]) -> int:
 
 
 def say(error: Exception, words: Sequence[str] = ()) -> int:
-    """Say one of these errors in one line, once where a run has several processes: the exit code."""
+    """Print one of these errors in one line, once if a run has several processes; returns the exit code."""
     of_composing = isinstance(error, NoConfig | HydraException | OmegaConfBaseException)
     line = explain(error, getattr(error, "words", words)) if of_composing else error
     if launch.is_first():
@@ -83,20 +83,20 @@ def explain(error: Exception, words: Sequence[str], conf: Path = CONF) -> str:
 
 def _culprit(overrides: list[str], conf: Path) -> str | None:
     """The first override that cannot be composed with those before it; None where all can."""
-    low, high = 0, len(overrides) + 1  # so many compose; so many do not
+    low, high = 0, len(overrides) + 1  # the first `low` overrides compose; the first `high` do not
     with _composing(conf):
         while high - low > 1:
             middle = (low + high) // 2
             try:
                 compose("config", overrides=overrides[:middle])
                 low = middle
-            except Exception:  # whatever it is that its code raises for words that it never expected
+            except Exception:  # unexpected words can make Hydra raise anything
                 high = middle
     return overrides[low] if low < len(overrides) else None
 
 
 def _unreadable(error: OverrideParseException) -> str:
-    """A word that is not in Hydra's grammar of overrides."""
+    """The message for a word that Hydra's grammar of overrides does not allow."""
     name, given, value = error.override.partition("=")
     if not given:
         return f"{name}: must be KEY=VALUE ({error.message.splitlines()[-2]})"
@@ -107,7 +107,7 @@ def _unreadable(error: OverrideParseException) -> str:
 
 
 def _missing_option(error: BaseException | None, overrides: list[str]) -> str | None:
-    """A choice that its group does not have, in any folder where Hydra looks."""
+    """The message for a choice that its group does not have; None if that is not the error."""
     while error is not None and not isinstance(error, MissingConfigException):
         error = error.__cause__
     if error is None or error.missing_cfg_file is None:
@@ -138,7 +138,7 @@ def _known_keys(overrides: list[str], groups: dict[str, Path], conf: Path) -> li
 
 
 def _composing(conf: Path) -> initialize_config_dir:
-    """Within it Hydra composes from `conf`, whatever it was at before."""
+    """Within this context Hydra composes from `conf`, even if it was initialised before."""
     GlobalHydra.instance().clear()
     return initialize_config_dir(str(conf), version_base="1.3")
 
@@ -152,7 +152,7 @@ def _value(word: str) -> str:
 
 
 def _nearest_key(name: str, keys: list[str]) -> str:
-    """The likeliest slip is in the last part of a name: a hint among its siblings, where it has any."""
+    """A hint for an unknown key. Slips are likeliest in a name's last part, so siblings are suggested if it has any."""
     parent, _, last = name.rpartition(".")
     siblings = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == parent]
     return nearest(last, siblings) if siblings else nearest(name, keys)

@@ -1,4 +1,4 @@
-"""What names a run: the keys that can change its result, and what people read."""
+"""The name of a run: a fingerprint of the keys that can change its result, and a readable part."""
 
 import hashlib
 import inspect
@@ -18,12 +18,12 @@ from omegaconf import OmegaConf
 from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
 from fedexp.config.settings import Hardware, Local
 
-# Where a run is carried out, who watches, what is written where and when.
+# Where a run is carried out and tracked, and what is written where and when.
 CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "artifacts_every")
-# Keys that cannot change a result, or only how long it goes on.
+# Keys that cannot change a result, except by continuing the run.
 _WITHOUT_EFFECT = (*CIRCUMSTANCES, "paper", "table", "scale", "sweep", "rounds", "metric")
-_OF_HARDWARE = ("precision", "convolution", "compile")  # which can, all the same
-# Keys that say which draw of one protocol a run is: reports put such runs together.
+_OF_HARDWARE = ("precision", "convolution", "compile")  # keys of hardware that can change a result
+# Keys that choose a random draw of one protocol: reports group runs that differ in these alone.
 DRAWS = ("seed", "partition.distribution")
 _EDITION = b"fedexp 2"  # since 0.2.0, where local.lr and local.momentum have other defaults
 _DEFAULTS: dict[str, Any] = {"targets": [], "reference": None, "reference_rounds": None}
@@ -50,15 +50,15 @@ def fingerprint(config: Mapping[Any, Any]) -> str:
 
 
 def fingerprint_of(config: Mapping[str, Any]) -> str:
-    """The same of a plain config."""
+    """The same for a plain config."""
     text = json.dumps(relevant(config), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=5, person=_EDITION).hexdigest()
 
 
 def relevant(config: Mapping[str, Any]) -> Plain:
-    """What can change the result or what it holds, as far as it differs from what constructors take by default: a
-    new key whose default keeps the old behaviour renames no finished run. A changed default would give one run's
-    name to another: it needs a new key instead, or another edition, which renames all.
+    """The settings that can change the result or its contents, without those at their constructors' defaults: a new key
+    whose default keeps the old behaviour therefore renames no finished run. A changed default would give one run's name
+    to another; it needs a new key instead, or a new edition, which renames all runs.
     """
     kept = _settings(config, constructor, every=False)
     for part, standard in _STANDARD_PARTS.items():
@@ -68,10 +68,10 @@ def relevant(config: Mapping[str, Any]) -> Plain:
 
 
 def effective(config: Mapping[str, Any]) -> tuple[Plain, Plain]:
-    """What runs are compared by: the same with all defaults filled in, and what differs from them.
+    """The settings by which runs are compared: with all defaults filled in, and only those that differ from them.
 
-    Nothing is imported on a config's word but fedexp's own modules: other constructors' defaults are known only where
-    their module is loaded already.
+    Only fedexp's own modules are imported because a config names them: the defaults of other constructors are known
+    only if their module is loaded already.
     """
     return _settings(config, _loaded, every=True), _settings(config, _loaded, every=False)
 
@@ -87,14 +87,15 @@ def _settings(config: Mapping[str, Any], find: Find, every: bool) -> Plain:
     for group in (*GROUPS, *PARTS):
         kept[group] = _constructed(group, kept[group], find, every)
     source = kept["model"].get("pretrained")
-    if source is not None and not re.fullmatch(r"\w+_Weights\.\w+", str(source)):  # of a file the place is the name
+    if source is not None and not re.fullmatch(r"\w+_Weights\.\w+", str(source)):  # a file is identified by its path
         kept["model"]["pretrained"] = str(Path(str(source)).expanduser().absolute())
     kept["dataset"] = _data(config["dataset"], kept["dataset"], find("dataset", config["dataset"]["_target_"]))
     return kept
 
 
 def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
-    """Known data are the same wherever they lie; of other data the folder is the name."""
+    """A data set's settings without its folder where the data are known, and so the same in every folder; other data
+    are identified by their folder."""
     downloads = "download" in node or (target is not None and "download" in _defaults(target))
     known = downloads or getattr(target, "known", False)
     kept = {key: value for key, value in kept.items() if key not in ("source", "download")}
@@ -139,14 +140,14 @@ def _is_constructor(value: Any) -> bool:
 
 
 def _over(defaults: Mapping[str, Any], values: Mapping[str, Any], every: bool) -> Plain:
-    """`values` that differ from `defaults`; `every`: all of both."""
+    """The `values` that differ from `defaults`; with `every`, all of both."""
     if every:
         return {**defaults, **values}
     return {name: value for name, value in values.items() if name not in defaults or defaults[name] != value}
 
 
 def _loaded(group: str, target: str) -> Any:
-    """A constructor without importing what a stranger's file names."""
+    """A constructor; modules that only the config names, not fedexp's own, are not imported for it."""
     if target.startswith("fedexp."):
         return _own(target)
     return _resolved(target) if target.rpartition(".")[0] in sys.modules else None
@@ -160,14 +161,14 @@ def _own(target: str) -> Any:
 def _resolved(target: str) -> Any:
     try:
         found = pkgutil.resolve_name(target)
-    except Exception:  # of another version, perhaps: its settings are compared as they are written
+    except Exception:  # perhaps of another version: its settings are compared as written
         return None
     return found if callable(found) else None
 
 
 @cache
 def _defaults(target: Any) -> Plain:
-    """A constructor's arguments that have plain values by default."""
+    """Those of a constructor's arguments whose defaults are plain values."""
     found = {name: each.default for name, each in inspect.signature(target).parameters.items()}
     if is_dataclass(target):
         made = {each.name: each.default_factory for each in fields(target)}
@@ -190,7 +191,7 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """1 where a float belongs is 1.0: one setting, however it is written."""
+    """The value with 1 read as 1.0 where a float is expected: both are the same setting."""
     options = get_args(hint) if type(None) in get_args(hint) else (hint,)
     if isinstance(value, int) and not isinstance(value, bool) and float in options and int not in options:
         return float(value)
@@ -201,7 +202,7 @@ def _typed(value: Any, hint: Any) -> Any:
 
 
 def data_used(dataset: Mapping[str, Any]) -> str:
-    """The data set's name, and where `source` says that it is not the original, what it is: "cifar10 (JPEG copy)"."""
+    """The data set's name, with its `source` where that says it is not the original: "cifar10 (JPEG copy)"."""
     name, source = str(dataset.get("name", "own")), dataset.get("source")
     return f"{name} ({source})" if source else name
 

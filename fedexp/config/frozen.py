@@ -5,9 +5,9 @@ from typing import Any
 
 
 class Frozen:
-    """Base of frozen dataclasses whose subclasses are frozen too, also those that are no dataclasses themselves.
+    """Base of frozen dataclasses whose subclasses are frozen too, even those that are not dataclasses themselves.
 
-    What one process sets in an attribute, another one does not see: with two workers it would be lost.
+    An attribute that one process sets is not seen by another one: with two workers it would be lost.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

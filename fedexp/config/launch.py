@@ -1,4 +1,4 @@
-"""How this process was started: alone, or by torchrun as one of several of one run, as the environment then says."""
+"""How this process was started, read from the environment: alone, or by torchrun as one of a run's processes."""
 
 import os
 
@@ -6,7 +6,7 @@ from fedexp.errors import require
 
 
 def count() -> int:
-    """Of this run's processes, on all machines."""
+    """The number of this run's processes, on all machines."""
     return _number("WORLD_SIZE", 1)
 
 
@@ -16,17 +16,17 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Whether this is the one that writes files, prints, and tells trackers: the only one, or that of rank 0."""
+    """Whether this process writes files, prints and reports to trackers: it is the only one, or has rank 0."""
     return rank() == 0
 
 
 def local_count() -> int:
-    """Of this run's processes on this machine."""
+    """The number of this run's processes on this machine."""
     return _number("LOCAL_WORLD_SIZE", 1) if count() > 1 else 1
 
 
 def local_rank() -> int:
-    """This process's number among those on this machine, from 0: which GPU is its own."""
+    """This process's number among those on this machine, from 0: also the number of its GPU."""
     return _number("LOCAL_RANK", 0) if count() > 1 else 0
 
 

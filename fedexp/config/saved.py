@@ -1,4 +1,4 @@
-"""The config that a run has left in its folder."""
+"""The config that is saved in a run's folder."""
 
 from pathlib import Path
 from typing import cast
@@ -21,7 +21,7 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError("words", folder, f"holds no config.yaml that can be read ({first_line(error)})") from error
     plain = OmegaConf.to_container(held)
-    # fedexp writes none, and a stranger's could have environment variables read and written elsewhere.
+    # fedexp writes no interpolations; in a file from elsewhere they could read environment variables.
     require("${" not in str(plain), "words", folder, "holds a config.yaml with interpolations, ${...}: not resolved")
     absent = lacking(plain)
     require(not absent, "words", folder, f"is of another version of fedexp: its config.yaml lacks {', '.join(absent)}")

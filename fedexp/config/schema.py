@@ -18,7 +18,7 @@ from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
-PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")  # of an algorithm; each names one, too
+PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")  # an algorithm's; likewise
 GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
     "dataset": set(),
     "partition": {"dataset", "clients", "seed"},
@@ -27,7 +27,7 @@ GIVEN = {  # what fedexp passes to each constructor besides the keys of its grou
 }
 _LONGEST_NAME = 100  # characters: several stand in a folder's name, which has at most 255 bytes
 _FOR_PEOPLE = ("name", "source")  # keys of a group that no constructor takes
-ADDED = {  # groups that configs of earlier versions lack, and what stands for them there
+ADDED = {  # groups that configs of earlier versions lack, and their values for such configs
     "system": {"name": "none", "_target_": "fedexp.system.none.Ideal"},
 }  # fmt: skip
 OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads itself, and their defaults
@@ -38,8 +38,8 @@ OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads it
 
 @dataclass(frozen=True)
 class Evaluate:
-    """every: rounds between evaluations. clients: whose own models are evaluated besides the global one: none, a
-    round's participants, or all. on: train, holdout or matched (fedexp/measure/clients.py)."""
+    """every: rounds between evaluations. clients: the clients whose own models are evaluated besides the global one:
+    none, a round's participants, or all. on: train, holdout or matched (fedexp/measure/clients.py)."""
 
     every: Annotated[int, AtLeast(1)] = 1
     clients: Annotated[str, OneOf("none", "participants", "all")] = "none"
@@ -50,8 +50,8 @@ class Evaluate:
 
 
 def _schema(settings: type) -> type:
-    """The same fields as a class that OmegaConf may fill: a frozen one would make the config read-only. It is known by
-    the name that it has in this module, so that configs can be pickled."""
+    """A class with the same fields that OmegaConf may fill: a frozen one would make the config read-only. Its name is
+    the one that it has in this module, so that configs can be pickled."""
     found = make_dataclass(f"_{settings.__name__}", [(each.name, each.type, each.default) for each in fields(settings)])
     found.__module__ = __name__
     return found
@@ -62,8 +62,8 @@ _Local, _Hardware, _Evaluate = (_schema(kind) for kind in (Local, Hardware, Eval
 
 @dataclass
 class Settings:
-    """Run-level keys, whose values conf/config.yaml gives. The groups are free: each file names its constructor and
-    that one's arguments."""
+    """Run-level keys; conf/config.yaml gives their values. The keys of a group are not fixed here: each option's file
+    names a constructor and its arguments."""
 
     dataset: dict[str, Any] = field(default_factory=dict)
     partition: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Settings:
     compression: dict[str, Any] = field(default_factory=dict)
     privacy: dict[str, Any] = field(default_factory=dict)
     system: dict[str, Any] = field(default_factory=dict)
-    # A class that is made as the program runs is no type to a checker.
+    # Type checkers do not accept classes that are made at run time.
     hardware: _Hardware = field(default_factory=_Hardware)  # type: ignore[valid-type]
     tracking: dict[str, Any] = field(default_factory=dict)
     clients: Annotated[int, AtLeast(1)] = MISSING
@@ -121,7 +121,7 @@ def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
 
 
 def called(target: str | None) -> str:
-    """`${called:${._target_}}`: what an own class or function, given as package.module.name, is called."""
+    """`${called:${._target_}}`: the name of the user's own class or function, given as package.module.name."""
     return str(target or "own").rsplit(".", 1)[-1]
 
 
@@ -162,10 +162,10 @@ def check(config: DictConfig) -> None:
 
 
 def check_keys(config: DictConfig) -> None:
-    """Raise ConfigError for a key that the schema lacks (+ and ++ add it all the same, and nothing would read it), and
-    for one of its own that has been taken out (~).
+    """Raise ConfigError for a key that the schema lacks (+ and ++ can add one, but nothing would read it), and for a
+    key of the schema that has been removed (~).
 
-    What keys the groups have is their constructors' business: check_arguments.
+    The keys within groups depend on their constructors: see check_arguments.
     """
     plain: Any = OmegaConf.to_container(config)
     check_plain_keys(plain)
@@ -177,7 +177,8 @@ def check_plain_keys(config: dict[str, Any]) -> None:
 
 
 def lacking(config: Any) -> list[str]:
-    """What a plain config, as a file holds it, lacks of what names and compares runs: that of another version may."""
+    """The keys that a plain config from a file lacks and by which runs are named and compared. One of another version
+    may lack some."""
     if not isinstance(config, dict):
         return ["all keys"]
     nodes = (*GROUPS, *PARTS, "local", "evaluate", "hardware", "measures")
@@ -201,7 +202,7 @@ def _check_keys(node: dict[str, Any], schema: type, before: str) -> None:
 
 
 def _check_plain(value: Any, key: str) -> None:
-    """Raise ConfigError for a number that no setting can have, whatever its key."""
+    """Raise ConfigError for a number that no setting can have: not finite, or of more than 63 bits."""
     if isinstance(value, dict):
         for name, each in value.items():
             _check_plain(each, f"{key}.{name}".lstrip("."))
@@ -253,7 +254,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
-    """Raise ConfigError for a key of the group that its constructor does not have, and for a name that is none."""
+    """Raise ConfigError for a key of the group that its constructor does not take, and for a `name` that is no word."""
     target = constructor(group, node.get("_target_"))
     name = node.get("name")
     require(isinstance(name, str | int | float | None), f"{group}.name", name, "must be a word")
@@ -285,7 +286,7 @@ def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
     _check_types(group, target, own)
     check_values(target, own, group)
     for name, value in own.items():
-        if isinstance(value, dict) and "_target_" in value:  # a constructor within the group, given the same
+        if isinstance(value, dict) and "_target_" in value:  # a constructor within the group, which is given the same
             check_arguments(f"{group}.{name}", OmegaConf.create(value), given)
 
 
@@ -301,7 +302,7 @@ def constructor(group: str, target: str | None) -> Any:
 def _parameters(group: str, target: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(target).parameters
-    except ValueError as error:  # of some that are not written in Python
+    except ValueError as error:  # raised for some callables that are not written in Python
         name = getattr(target, "__qualname__", target)
         raise ConfigError(f"{group}._target_", name, f"does not tell what arguments it takes ({error})") from error
 

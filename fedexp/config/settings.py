@@ -1,5 +1,5 @@
-"""Settings of local training and of the hardware that it runs on. torch is imported only where one asks for it, so
-that configs are composed and checked without."""
+"""Settings of local training and of the hardware that it runs on. torch is imported only where it is needed, so that
+configs are composed and checked without it."""
 
 import os
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ OPTIMIZERS = ("sgd", "adam")
 class Local:
     """How a client trains: epochs over its examples, or a number of steps where `steps` is given.
 
-    lr_decay multiplies the learning rate once a round. max_grad_norm clips the gradient that is applied.
+    lr_decay multiplies the learning rate after every round. max_grad_norm clips the gradient that is applied.
     drop_last leaves out an epoch's last partial batch (a client with fewer examples than one batch still
-    trains on them). optimizer: sgd or adam, started afresh every round.
+    trains on them). optimizer: sgd or adam, whose state is reset every round.
     """
 
     epochs: Annotated[int, Within(1, 1e9)] = 5
-    steps: Annotated[int | None, Within(1, 1e18)] = None  # their numbers must fit 63 bits
+    steps: Annotated[int | None, Within(1, 1e18)] = None  # step numbers must fit 63 bits
     batch_size: Annotated[int, AtLeast(1)] = 10
     lr: Annotated[float, Above(0)] = 0.1
     momentum: Annotated[float, Within(0, 1, open_above=True)] = 0.0
@@ -43,20 +43,20 @@ class Local:
         return self.lr * self.lr_decay**number
 
     def schedule(self, size: int) -> tuple[int, int]:
-        """(batches an epoch, batches a round) of a client with `size` examples."""
+        """(batches per epoch, batches per round) of a client with `size` examples."""
         whole = size // self.batch_size if self.drop_last else -(-size // self.batch_size)
         epoch = max(1, whole)
         return epoch, self.steps if self.steps is not None else epoch * self.epochs
 
     def shortened(self, work: int | None) -> "Local":
-        """The same with so many epochs, or steps where `steps` is given; None: as many as there are."""
+        """The same settings with `work` epochs, or `work` steps where `steps` is set; None: unchanged."""
         if work is None:
             return self
         return replace(self, epochs=work) if self.steps is None else replace(self, steps=work)
 
     def path(self, steps: "torch.Tensor") -> "torch.Tensor":
-        """Momentum SGD's effective number of steps: how far S `steps` of a constant gradient lead, in learning rates:
-        float64, as `steps`.
+        """Momentum SGD's effective number of steps: how far S `steps` with a constant gradient of 1 move, in units of
+        the learning rate; float64, in the shape of `steps`.
 
         With momentum rho step s moves by 1 + rho + ... + rho^(s-1) gradients, which sums over S steps to
         (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho); without, to S.
@@ -67,21 +67,21 @@ class Local:
     def examples(self, size: int) -> int:
         """How many examples a client with `size` of them goes through in a round."""
         epoch, steps = self.schedule(size)
-        whole = min(size, epoch * self.batch_size)  # an epoch's
+        whole = min(size, epoch * self.batch_size)  # examples in an epoch
         return steps // epoch * whole + min(steps % epoch * self.batch_size, whole)
 
 
 @dataclass(frozen=True)
 class Hardware:
     """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (NVIDIA's, for products and convolutions), bfloat16
-    (autocast) or float64. engine: workers (a process a core), vectorized (the cohort as one stack) or
-    auto. workers: how many processes, auto = one a core, or as many as can be started; one that dies, or is stopped
-    for 10 seconds, is replaced, and its client trained again. clients_at_once: rows of a vectorized cohort, auto =
-    the whole cohort, halved whenever memory runs out. convolution: auto (large ones in tiles on a CPU in
-    float32, which is faster and rounds a little differently) or direct. compile: a vectorized cohort's local step is
-    traced whole by torch.compile, which fuses its kernels and needs a C++ compiler. client_memory: where algorithms
-    keep what every client remembers from round to round: device, or cpu, from where participants' rows come and go
-    each round.
+    (autocast) or float64. engine: workers (one process per core), vectorized (the cohort as one stack) or auto.
+    workers: number of processes, auto = one per core, or as many as can be started; one that dies, or is stopped for 10
+    seconds, is replaced, and its client trained again. clients_at_once: clients of a vectorized cohort that train at
+    once, auto = the whole cohort, halved whenever memory runs out. convolution: auto (in tiles where that is measured
+    to be faster, on a CPU in float32; tiles round a little differently) or direct. compile: whether torch.compile
+    traces a vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler. client_memory:
+    where the clients' memory is kept between rounds: on the device, or on the cpu, from which the participants' rows
+    are copied each round.
     """
 
     device: str = "auto"
@@ -150,5 +150,5 @@ class Hardware:
 
     @property
     def worker_count(self) -> int:
-        """In each process of a run, of which those on one machine share its cores."""
+        """The number of workers in each process of a run; the processes on one machine share its cores."""
         return max(1, self.cores // launch.local_count()) if self.workers == "auto" else int(self.workers)

@@ -1,4 +1,4 @@
-"""What the words of a command line tell before anything is composed of them."""
+"""Checks of a command line's words, before a config is composed from them."""
 
 import argparse
 import re
@@ -13,12 +13,12 @@ from fedexp.config.compose import CONF
 from fedexp.errors import ConfigError, nearest, require
 
 _NO_NAME = re.compile(r"(null|true|false|[-+]?(nan|inf|[\d._]+(e[-+]?\d+)?))?", re.IGNORECASE)  # not read as strings
-_LONG_NUMBER = re.compile(r"[\d_]{400,}")  # Python itself refuses to read some; none fits any setting
-_LONGEST = 100_000  # characters; Linux passes no longer word
+_LONG_NUMBER = re.compile(r"[\d_]{400,}")  # Python refuses to read some of these; no setting can have one
+_LONGEST = 100_000  # characters; Linux passes no longer words
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """What the parser makes of the words. Raises ConfigError instead of showing the usage on many lines."""
+    """The words as parsed by `parser`. Raises ConfigError instead of printing many lines of usage."""
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError("words", " ".join(words), f"{message}; --help shows what there is")
@@ -33,7 +33,7 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
 def in_order(words: Sequence[str]) -> list[str]:
     """The same words, flags first: Hydra's parser takes no override after a flag that follows one.
 
-    Raises ConfigError for a flag that there is not, or that lacks its value.
+    Raises ConfigError for an unknown flag, or one that lacks its value.
     """
     overrides = parsed(get_args_parser(), words).overrides
     left = list(overrides)
@@ -63,9 +63,8 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def _check_choice(group: str, given: str, option: str) -> None:
-    """`algorithm=null`, `algorithm=3`, `algorithm=[a,b]` name no option; Hydra would show a traceback for them.
-
-    `~algorithm` would leave other choices, which depend on it, without their answer.
+    """Raise ConfigError for `algorithm=null`, `algorithm=3` or `algorithm=[a,b]`, which name no option and for which
+    Hydra would show a traceback; and for `~algorithm`, since other choices depend on the group.
     """
     folder = CONF / group.lstrip("~").partition("@")[0]
     if not group.lstrip("~") or not _is_folder(folder):
@@ -81,5 +80,5 @@ def _check_choice(group: str, given: str, option: str) -> None:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # a name that is too long for one, or holds what none may
+    except (OSError, ValueError):  # a name that is too long or has characters that no path can have
         return False

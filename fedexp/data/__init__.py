@@ -1,4 +1,4 @@
-"""Where examples come from: one file a source, each ending in a Dataset."""
+"""Sources of examples: one file for each, whose function returns a Dataset."""
 
 from fedexp.data.dataset import Dataset, Transform
 

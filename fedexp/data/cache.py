@@ -1,6 +1,6 @@
-"""What was computed from a folder of files, kept beside them until the folder changes.
+"""A cache of what was computed from a folder of files, kept beside them until the folder changes.
 
-Where that folder cannot be written to (shared data often cannot), it is kept in a cache of the user's:
+If that folder cannot be written to, as is common for shared data, the cache is kept in the user's cache folder:
 $XDG_CACHE_HOME/fedexp, by default ~/.cache/fedexp.
 """
 
@@ -22,10 +22,10 @@ _LONGEST_WRITE = 3600.0  # seconds
 
 
 def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> Tensor:
-    """compute(), or what it gave before, where `sources` (names, sizes, times) are still the same.
+    """compute(), or its earlier result if `sources` (names, sizes, times) have not changed since.
 
-    A damaged cache is rebuilt; one that can be written nowhere is done without. Either is said. Raises ConfigError for
-    a source that is no file, as a link that leads nowhere.
+    A damaged cache is rebuilt; if no place can be written to, nothing is cached. Both are reported. Raises ConfigError
+    for a source that is not a file, such as a broken link.
     """
     listing = hashlib.blake2b(digest_size=16)
     for file in sources:
@@ -57,7 +57,8 @@ def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> T
 
 
 def _clear(place: Path) -> None:
-    """Remove what killed processes left beside it. Without a lock: who is writing now does not take that long."""
+    """Remove temporary files that killed processes left beside the cache. No lock is needed: only files older than any
+    write takes are removed."""
     for left in place.parent.glob(f".{glob.escape(place.name)}.*.tmp"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _LONGEST_WRITE:
@@ -65,7 +66,7 @@ def _clear(place: Path) -> None:
 
 
 def _elsewhere(cache: Path) -> list[Path]:
-    """The same cache in the user's own folder, by its path; none for a user without a home."""
+    """The same cache in the user's cache folder, named by its path; none for a user without a home folder."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:

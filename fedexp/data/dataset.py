@@ -1,4 +1,4 @@
-"""What every source of examples ends in, and how a batch is prepared on the device."""
+"""The Dataset that every source of examples returns, and how a batch is prepared on the device."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,10 +21,10 @@ class Transform:
     """How stored examples become model input, a batch at a time, on the device.
 
     Stored uint8 is scaled to [0, 1] first. `crop` is the side of a random crop out of the image padded by
-    `pad` (centre crop at test), `flip` a random horizontal flip, `rotate` a random rotation of at most so
-    many degrees, `standardise` gives every image mean 0 and deviation 1 (TensorFlow's per-image rule),
-    then (x - mean) / std per channel, one number being for all of them. Augmentation is drawn anew for every
-    batch, from its keys.
+    `pad` (centre crop of the unpadded image at test), `flip` a random horizontal flip, `rotate` the largest angle of
+    a random rotation in degrees, `standardise` gives every image mean 0 and deviation 1 (TensorFlow's per-image rule);
+    then follows (x - mean) / std per channel, where a single number stands for all channels. Augmentation is drawn
+    anew for every batch, from its keys.
     """
 
     mean: list[float] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Transform:
     standardise: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a value that cannot work, or that the others leave without effect."""
+        """Raises ConfigError for a value that cannot work, or that has no effect without another one."""
         key = "dataset.transform"
         require(all(map(isfinite, self.mean)), f"{key}.mean", self.mean, "must be finite")
         require(
@@ -59,8 +59,8 @@ class Transform:
         return self.crop is not None or self.flip or self.rotate > 0
 
     def __call__(self, x: Tensor, keys: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Prepare x [n, ...]; with keys [n] (one an example) augmented, without them as for testing. Tokens, whole
-        numbers that are not uint8, become int64 and nothing else."""
+        """Prepare x [n, ...]: augmented if there are keys [n], one per example, otherwise as for testing. Tokens, which
+        are integers other than uint8, are only converted to int64."""
         if not (x.dtype == torch.uint8 or x.is_floating_point()):
             return x.long()
         x = x.to(dtype).div_(255) if x.dtype == torch.uint8 else x.to(dtype)
@@ -97,7 +97,7 @@ class Transform:
 
 @cache
 def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Kept, because to send them anew with every batch would have a GPU wait."""
+    """A constant on the device, cached: sending it with every batch would make a GPU wait."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
@@ -115,7 +115,7 @@ def _rotate(x: Tensor, degrees: Tensor) -> Tensor:
     """x [n, c, h, w] rotated about its centre, nearest pixel, zeros outside (as torchvision's default)."""
     angle = degrees.to(x.dtype).deg2rad()
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    height, width = x.shape[-2:]  # affine_grid's units are half a side, each side's own
+    height, width = x.shape[-2:]  # affine_grid measures each axis in halves of its own side
     across = torch.stack([cos, -sin * (height / width), zero], 1)
     down = torch.stack([sin * (width / height), cos, zero], 1)
     theta = torch.stack([across, down], 1)
@@ -128,8 +128,8 @@ class Dataset:
     """All examples of a source. x: uint8 images [n, c, h, w] (or floating features [n, ...], or tokens: int16, int32 or
     int64 [n, length]), y: int64 [n].
 
-    `owners` [n] names the client of each training example where the source knows it (the natural
-    partition); -1 where it does not. `source` is the file or folder that was read, for errors to name.
+    owners: the client of each training example [n], if the source knows it (the natural partition); -1: unknown.
+    source: the file or folder that was read, which errors name.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Dataset:
         require(holds, "dataset", self.name, right if self.source is None else f"{self.source}: {right}")
 
     def _check_part(self, part: str, x: Tensor, y: Tensor) -> None:
-        """Whatever the source: as many labels as examples, all labels classes, all values finite. One pass each."""
+        """Check for any source that there is a label for each example, that labels are classes and values finite."""
         self._require(isinstance(x, Tensor) and isinstance(y, Tensor), f"{part} examples and labels must be tensors")
         self._require(len(y) > 0, f"has no {part} examples")
         self._require(y.dim() == 1, f"{part} labels must be one number an example, not of shape {tuple(y.shape)}")

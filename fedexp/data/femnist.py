@@ -1,8 +1,8 @@
 """FEMNIST: handwritten characters by writer (Caldas et al., LEAF), 62 classes, 1x28x28.
 
-Read from LEAF's own output, ROOT/{train,test}/*.json, or, where that is not there and the extra [femnist] is
-installed, from the Hugging Face hub. FedCat uses 180 writers of more than 100 examples each; LEAF draws them by the
-clock, so that exactly its writers cannot be had again: here they are drawn by a seed of their own.
+Read from LEAF's own output, ROOT/{train,test}/*.json, or, if that is missing and the extra [femnist] is
+installed, from the Hugging Face hub. FedCat uses 180 writers with more than 100 examples each. LEAF seeds their draw
+by the clock, so the paper's writers cannot be drawn again: here they are drawn by a seed of their own.
 """
 
 import string
@@ -19,7 +19,10 @@ from fedexp.randomness import numpy_generator
 
 CLASSES = [*string.digits, *string.ascii_uppercase, *string.ascii_lowercase]
 
-_NOTHING = np.empty((0, 1, 28, 28), dtype=np.uint8), np.empty(0, dtype=np.int64)  # of a writer in the other part alone
+_NOTHING = (
+    np.empty((0, 1, 28, 28), dtype=np.uint8),
+    np.empty(0, dtype=np.int64),
+)  # for a writer that one part lacks
 
 _PLACE = (
     "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.1 -k 100 -t sample and pass dataset.root=FOLDER with its "
@@ -65,7 +68,8 @@ def _from_leaf(base: Path, writers: int | None, more_than: int, seed: int) -> li
 
 
 def _examples(name: str, file: Path, user: dict[str, list]) -> tuple[np.ndarray, np.ndarray]:
-    """A writer's images uint8 [n, 1, 28, 28] and labels int64 [n]. Raises ConfigError for what a cast would hide."""
+    """A writer's images uint8 [n, 1, 28, 28] and labels int64 [n]. Raises ConfigError for values that would be lost in
+    a cast."""
     if not user["y"]:
         return _NOTHING
     try:
@@ -80,7 +84,7 @@ def _examples(name: str, file: Path, user: dict[str, list]) -> tuple[np.ndarray,
     require(bool(((pixels >= 0) & (pixels <= 1)).all()), "dataset.root", file, right)
     right = f"writer {name} has labels that are {labels.dtype} {list(labels.shape)}; they must be integers, one each"
     require(labels.dtype.kind == "i" and labels.ndim == 1, "dataset.root", file, right)
-    # LEAF divides 8-bit greys by 255: this gives them back exactly.
+    # LEAF divides 8-bit greys by 255: this restores them exactly.
     return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, 28, 28), labels
 
 

@@ -20,14 +20,14 @@ from fedexp.errors import ConfigError, require
 
 _PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"}
 _MOST_PIXELS = 50_000_000
-Image.MAX_IMAGE_PIXELS = None  # of Pillow's own: max_pixels is checked instead
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit: max_pixels is checked instead
 
 
 def image_folder(
     root: str, transform: Transform, size: int | None = None, grey: bool = False, max_pixels: int = _MOST_PIXELS
 ) -> Dataset:  # fmt: skip
     """Read ROOT. `size` resizes to size x size (needed where pictures differ), `grey` keeps one channel, `max_pixels`
-    is what a picture may hold: a small file can stand for one that no memory does.
+    is the most pixels that a picture may have: even a small file can decode to more than fits into memory.
 
     Raises ConfigError where a folder is missing or empty, a picture does not decode, or shapes differ.
     """
@@ -55,7 +55,7 @@ _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 
 
 def cifar10_jpeg(root: str, transform: Transform) -> Dataset:
-    """CIFAR-10 as a folder of pictures, wherever it lies. Raises ConfigError for a folder that holds something else."""
+    """CIFAR-10 as a folder of pictures, in any place. Raises ConfigError for a folder that holds something else."""
     found = image_folder(root, transform)
     shape = tuple(found.train_x.shape[1:])
     require(
@@ -65,7 +65,7 @@ def cifar10_jpeg(root: str, transform: Transform) -> Dataset:
     return found
 
 
-cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is no part of a run's name
+cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is not part of a run's name
 
 
 def _list(folder: Path) -> list[Path]:
@@ -78,7 +78,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
-    """Client names and each file's client, where the pictures lie two levels down; else no clients."""
+    """Client names and each file's client, if the pictures lie two levels down; otherwise no clients."""
     depths = {len(file.relative_to(folder).parts) for file in files}
     require(
         depths in ({2}, {3}), "dataset.root", folder,
@@ -93,7 +93,7 @@ def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
 
 
 def decoded(base: Path, files: list[Path], size: int | None, grey: bool, max_pixels: int = _MOST_PIXELS) -> Tensor:
-    """All pictures as uint8 [n, c, h, w], from the cache where it still agrees with the folder."""
+    """All pictures as uint8 [n, c, h, w], from the cache if it still agrees with the folder."""
     require(size is None or size >= 1, "dataset.size", size, "must be at least 1, or null")
     cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-8bit.pt"
     return cached(cache, files, lambda: _decode(files, size, grey, max_pixels))
@@ -117,8 +117,8 @@ def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) ->
 
 
 def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
-    """A picture uint8 [c, h, w]. Raises ConfigError for one that is damaged or too large, before it is decoded where
-    its file tells: a PNG carries checksums."""
+    """A picture uint8 [c, h, w]. Raises ConfigError for one that is damaged or too large; before decoding it, if its
+    file shows that: a PNG has checksums."""
     try:
         with Image.open(file) as image:
             width, height = image.size
@@ -128,8 +128,8 @@ def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
             )  # fmt: skip
             image.verify()
         with Image.open(file) as image:
-            image.draft(mode, image.size)  # a JPEG holds its grey apart
-            deep = image.mode.startswith("I")  # 16 bits, of which Pillow would keep the lower ones
+            image.draft(mode, image.size)  # a JPEG stores grey separately from colour
+            deep = image.mode.startswith("I")  # 16 bits, of which Pillow would keep the lower eight
             shallow = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)) if deep else image
             pixels = np.array(shallow.convert(mode))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What LEAF's preprocess.sh leaves (Caldas et al., "LEAF: A Benchmark for Federated Settings"): examples by user."""
+"""Reading the output of LEAF's preprocess.sh (Caldas et al., "LEAF: A Benchmark for Federated Settings")."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from fedexp.errors import ConfigError, require
 from fedexp.randomness import numpy_generator
 
-Users = dict[str, tuple[Path, dict[str, list[Any]]]]  # by name: the file that holds it, and its x and y
+Users = dict[str, tuple[Path, dict[str, list[Any]]]]  # by a user's name: its file, and its x and y
 
 
 def read(folder: Path, what: str, place: str) -> Users:
-    """The user_data of all files of a folder. what: users are called so in errors; place: how to get such a folder.
+    """The user_data of all files of a folder. what: the word for a user in errors; place: how to get such a folder.
 
     Raises ConfigError where there is no file, or one that is not LEAF's.
     """
@@ -40,9 +40,10 @@ def counts(parts: list[Users]) -> dict[str, int]:
 
 
 def choose(found: dict[str, int], number: int | None, more_than: int, purpose: str, seed: int, what: str) -> list[str]:
-    """The names, sorted, of `number` users drawn (None: all) of those with more than `more_than` examples.
+    """The sorted names of `number` users (None: all), drawn among those with more than `more_than` examples.
 
-    found: examples of each; purpose: of the randomness; what: the users, in the plural, as they and the key are called.
+    found: number of examples of each user; purpose: names the random generator; what: the word for users in errors,
+    which is also the name of the key.
     """
     able = sorted(name for name, count in found.items() if count > more_than)
     if number is None:

@@ -1,4 +1,4 @@
-"""Made-up images or tokens, for benchmarks and for trying things out: nothing to download, nothing to learn."""
+"""Random images or tokens, for benchmarks and for trying things out: nothing to download, nothing to learn."""
 
 import torch
 
@@ -10,8 +10,8 @@ def made(
     transform: Transform, shape: list[int], classes: int = 10, train: int = 60000, test: int = 1000,
     tokens: int | None = None,
 ) -> Dataset:  # fmt: skip
-    """Uniformly random uint8 images of `shape` (channels, height, width), or with so many different `tokens` texts of
-    `shape` (length); and labels."""
+    """Uniformly random labels, and uniformly random uint8 images of `shape` (channels, height, width); or, if `tokens`,
+    the number of different tokens, is given, texts of `shape` (length)."""
     for key, value in {"classes": classes, "train": train, "test": test, "tokens": tokens}.items():
         require(value is None or value >= 1, f"dataset.{key}", value, "must be at least 1")
     dimensions, right = (3, "[channels, height, width]") if tokens is None else (1, "[length]")

@@ -1,6 +1,6 @@
-"""Shakespeare by speaking role (McMahan et al. 2017; Caldas et al., LEAF): 80 characters, of which the next is asked.
+"""Shakespeare by speaking role (McMahan et al. 2017; Caldas et al., LEAF): predict the character after 80 others.
 
-Read from LEAF's own output, ROOT/{train,test}/*.json, which is placed there by hand. A role of a play is a client.
+Read from LEAF's own output, ROOT/{train,test}/*.json, which the user puts there. A role in a play is a client.
 """
 
 from pathlib import Path
@@ -26,9 +26,9 @@ def shakespeare(
     root: str, transform: Transform, roles: int | None = None, more_than: int = 0, selection_seed: int = 0
 ) -> Dataset:  # fmt: skip
     """`roles` (null: all) of those with more than `more_than` examples, train and test together; the test set pools
-    theirs. x: tokens int16 [n, 80]; y: the token that follows.
+    the chosen roles' test examples. x: tokens int16 [n, 80]; y: the token that follows.
 
-    Raises ConfigError where the folders are not there, or hold something else.
+    Raises ConfigError where the folders are missing or hold something else.
     """
     require(roles is None or roles >= 1, "dataset.roles", roles, "must be at least 1, or null for all")
     base = Path(root).expanduser()
@@ -55,7 +55,7 @@ def shakespeare(
 
 
 def _examples(name: str, file: Path, user: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """A role's texts int16 [n, 80] and what follows them int64 [n]. Raises ConfigError for what is no such text."""
+    """A role's texts int16 [n, 80] and the tokens that follow them int64 [n]. Raises ConfigError for anything else."""
     texts, following = user["x"], user["y"]
     words = all(isinstance(text, str) for text in [*texts, *following])
     require(words, "dataset.root", file, f"role {name} has examples that are no text")

@@ -29,9 +29,9 @@ _SHA256 = "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
 def speech_commands(root: str, transform: Transform, download: bool = True, validation: bool = False) -> Dataset:
     """Features [n, 1, 50, 10] of one-second clips, each coefficient standardised by the training clips.
 
-    Clips are split 80 : 10 : 10 by the data set's own rule, by speaker; the validation tenth is left out,
-    or with `validation` joins the training clips. Speakers are the clients of partition=natural.
-    ROOT may be the data set's folder, or hold it. Features are computed once and kept beside the clips.
+    Clips are split 80 : 10 : 10 by the data set's own rule, by speaker; the validation tenth is left out, or
+    with `validation` added to the training clips. Speakers are the clients of partition=natural.
+    ROOT may be the data set's folder, or contain it. Features are computed once and cached beside the clips.
     """
     needed = "computes its features with librosa, which is not installed: pip install the extra, fedexp[speech]"
     require(find_spec("librosa") is not None, "dataset", "speech_commands", needed)
@@ -56,7 +56,7 @@ def speech_commands(root: str, transform: Transform, download: bool = True, vali
 
 
 def _find(root: Path, download: bool) -> Path:
-    """The folder of the words' folders: ROOT itself or one of its usual names below it, else downloaded."""
+    """The folder that has a folder for each word: ROOT, or below it under a usual name; otherwise it is downloaded."""
     places = [root, root / _NAME, root / "SpeechCommands" / _NAME]
     for place in places:
         if (place / KEYWORDS[0]).is_dir():
@@ -87,12 +87,12 @@ def _sha256(archive: Path) -> str:
 
 
 def _speaker(file: Path) -> str:
-    """The part of a clip's name that says who spoke it."""
+    """The part of a clip's name that names its speaker."""
     return re.sub(r"_nohash_.*$", "", file.stem)
 
 
 def _part(file: Path) -> int:
-    """0 training, 1 validation, 2 test: the data set's published rule, a hash of the speaker as a percentage."""
+    """0 training, 1 validation, 2 test, by the data set's published rule: a hash of the speaker as a percentage."""
     largest = 2**27 - 1
     number = int(hashlib.sha1(re.sub(r"_nohash_.*$", "", file.name).encode()).hexdigest(), 16)
     percentage = (number % (largest + 1)) * (100.0 / largest)
@@ -100,7 +100,7 @@ def _part(file: Path) -> int:
 
 
 def _features(files: list[Path], chunk: int = 512) -> Tensor:
-    """[n, 50, 10], read and computed a chunk at a time."""
+    """Features [n, 50, 10], read and computed in chunks."""
     with ThreadPoolExecutor() as pool:
         parts = [
             mfcc(np.stack(list(pool.map(_read, files[start : start + chunk]))), RATE)
@@ -110,7 +110,7 @@ def _features(files: list[Path], chunk: int = 512) -> Tensor:
 
 
 def _read(file: Path) -> np.ndarray:
-    """One second of a clip in [-1, 1], cut or followed by silence."""
+    """One second of a clip in [-1, 1], cut off or padded with silence."""
     try:
         with wave.open(str(file)) as clip:
             form = (clip.getframerate(), clip.getnchannels(), clip.getsampwidth())

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet (Stanford's CS231n): 200 classes of 500 training images; its validation set is the test set."""
+"""Tiny-ImageNet (Stanford's CS231n): 200 classes of 500 training images; its validation set is used as the test set."""
 
 from pathlib import Path
 from urllib.error import URLError
@@ -17,7 +17,7 @@ _MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 
 
 def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: int | None = None) -> Dataset:
-    """ROOT/tiny-imagenet-200/, downloaded where it is not there; decoded once into a cache beside the pictures.
+    """Read ROOT/tiny-imagenet-200/, downloaded if it is missing; decoded once into a cache beside the pictures.
 
     size: resize to size x size (FedConcat: 32).
     """
@@ -44,7 +44,7 @@ def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: 
 
 
 def _read(listing: Path, number: dict[str, int]) -> list[tuple[str, int]]:
-    """(picture, label) of each line of val_annotations.txt, which must list the pictures that are there, each once."""
+    """(picture, label) of each line of val_annotations.txt, which must list every existing picture exactly once."""
     try:
         rows = [line.split("\t")[:2] for line in listing.read_text().splitlines() if line]
     except (OSError, UnicodeDecodeError) as error:

@@ -17,7 +17,7 @@ from torchvision.datasets.utils import check_integrity
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 
-# Each one's folder below dataset.root, and the files in it: told to a user who must place them by hand.
+# Each data set's folder below dataset.root, and its files: shown to a user who must place them by hand.
 _IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
 _FILES = {
     "MNIST": ("MNIST/raw", _IDX),
@@ -26,7 +26,7 @@ _FILES = {
     "CIFAR100": ("cifar-100-python", " (cifar-100-python.tar.gz, unpacked)"),
     "SVHN": ("", "{train,test}_32x32.mat"),
 }
-# What torchvision raises for files that are not there, not to be had, or not in their format.
+# What torchvision may raise for files that are missing, cannot be downloaded or are not in their format.
 _FAILURES = (RuntimeError, URLError, OSError, ValueError, TypeError, LookupError, AssertionError, EOFError)
 
 
@@ -51,7 +51,7 @@ def cifar100(root: str, transform: Transform, download: bool = True) -> Dataset:
 
 
 def cifar100_coarse(root: str, transform: Transform, download: bool = True) -> Dataset:
-    """CIFAR-100 with its 20 super-classes: torchvision reads the images, the archive holds the labels."""
+    """CIFAR-100 with its 20 super-classes: torchvision reads the images, the labels are read from the archive."""
     fine = _load("cifar100_coarse", datasets.CIFAR100, 100, root, download, transform)
     train_y, test_y = (_coarse_labels(root, part) for part in ("train", "test"))
     return replace(fine, train_y=train_y, test_y=test_y, classes=20)
@@ -86,7 +86,7 @@ def _load(
 
 
 def _wrong_file(kind: Callable[..., Any], folder: Path) -> Path | None:
-    """The first of its files that is not there or not what it must be: torchvision does not say which."""
+    """The first of a data set's files that is missing or damaged: torchvision does not say which."""
     if kind in (datasets.MNIST, datasets.FashionMNIST):
         parts = [f"{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
         return next((folder / part for part in parts if not _is_idx(folder / part)), None)
@@ -97,7 +97,7 @@ def _wrong_file(kind: Callable[..., Any], folder: Path) -> Path | None:
 
 
 def _is_idx(file: Path) -> bool:
-    """Whether a file's length is what its first bytes say: two zeros, bytes (8), how many sides, each side."""
+    """Whether a file is as long as its header says: two zeros, the type (8: bytes), the number of sides, each side."""
     try:
         with open(file, "rb") as opened:
             head = opened.read(4)

@@ -1,4 +1,4 @@
-"""Training a cohort of clients: the only room that knows about speed. It knows algorithms by their contract alone."""
+"""Local training of a cohort. Only this package deals with speed; it knows an algorithm by its contract alone."""
 
 from fedexp.config.settings import Hardware, Local
 from fedexp.engine.context import Context

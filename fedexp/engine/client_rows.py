@@ -1,10 +1,10 @@
-"""A row of tensors for each client that has one: what clients remember, or what the server keeps of each.
+"""A row of tensors per client: what each client remembers, or what the server keeps about each client.
 
 Only clients that have taken part cost memory: a million clients of which a thousand were drawn take a thousand rows,
-and those of one cohort more.
-A store is a nested dict of tensors and numbers, so that checkpoints hold it as they hold everything else:
-first, the row of every client that has none yet; rows, a stack whose leading axis grows as needed; place, int64 [N],
-which row is whose (-1: none); free, int64, rows that were replaced; count, how many there are with these.
+plus as many as a cohort has clients.
+A store is a nested dict of tensors and numbers, so that a checkpoint can hold it: first, the row of every client that
+has none of its own yet; rows, a stack whose leading axis grows as needed; place, int64 [N], the index in `rows` of each
+client's row (-1: none); free, int64, indices of replaced rows, to be used again; count, rows in use and free together.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ Store = dict[str, Any]
 
 
 def new(first: Tree, clients: int, device: torch.device | None = None) -> Store:
-    """A store for N clients, none of which has a row. device: where rows are kept; None: where `first` is."""
+    """A store for N clients, none of which has a row. device: where rows are kept; None: on the device of `first`."""
     first = first if device is None else tree.to(first, device)
     rows = tree.apply(lambda leaf: leaf.new_empty(0, *leaf.shape), first)
     nobody, none = torch.full((clients,), -1), torch.empty(0, dtype=torch.int64)
@@ -42,8 +42,8 @@ def take(store: Store, ids: Tensor) -> Tree:
 def put(store: Store, ids: Tensor, new: Tree) -> Store:
     """The store with rows `new` [K, ...] of clients `ids` [K].
 
-    Memory of all clients must not be copied every round: rows are written in place, but to none that `store` itself
-    refers to. So it still reads as before, until the next is made from the new one.
+    The memory of all clients must not be copied every round, so rows are written in place, but never over a row that
+    `store` refers to: `store` still reads as before, until `put` is called on the store returned here.
     """
     if next(tree.leaves(new), None) is None:
         return store

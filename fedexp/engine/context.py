@@ -12,9 +12,9 @@ from fedexp.world import World
 
 @dataclass(frozen=True)
 class Context:
-    """Fixed for a stage. cohort: K, the clients of a round. rounds: communication rounds of the whole run.
+    """Fixed for a stage. cohort: K, the number of clients in a round. rounds: communication rounds of the whole run.
 
-    engine: for surveys and for evaluation on clients' data; there while a stage runs.
+    engine: for surveys and for evaluation on clients' data; None unless a stage is running.
     """
 
     model: Model
@@ -28,7 +28,7 @@ class Context:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return self.world.clients
 
     @property
@@ -38,5 +38,5 @@ class Context:
 
     @property
     def weights(self) -> list[str]:
-        """Names of the entries of a model that are trained; all others are running statistics and the like."""
+        """Names of the model's entries that are trained; all other entries are buffers, such as running statistics."""
         return self.model.weights

@@ -17,9 +17,9 @@ from fedexp.world import World
 class Batch(NamedTuple):
     """One client's batch: prepared x [B, ...], y [B], share [B].
 
-    share: what each example counts for in the batch's mean: 1 over the number of them, 0 for padding.
-    key: int64 [], this client's step: a loss that needs noise draws it with randomness.uniform(key, count,
-    stream), streams from 1000 on (those below are the layers').
+    share: each example's weight in the batch's mean: 1 over the number of examples, 0 for padding.
+    key: int64 [], the random key of this client's step: a loss that needs noise draws it with
+    randomness.uniform(key, count, stream), with a stream from 1000 on (lower ones belong to the layers).
     """
 
     x: Tensor
@@ -39,18 +39,18 @@ class Batch(NamedTuple):
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Mean cross-entropy of logits [B, C] over the examples that count.
 
-        F.cross_entropy is the same in some twenty more kernels a step: it looks for labels to ignore.
+        F.cross_entropy gives the same, but takes some twenty more kernels per step: it looks for labels to ignore.
         """
         return (logits.log_softmax(1).gather(1, self.y[:, None]).squeeze(1) * -self.share).sum()
 
 
 class Client(NamedTuple):
-    """What ONE client has at hand while it trains and uploads. Only `download` came over the network.
+    """What ONE client has at hand in a pass of local training and as it uploads. Only `download` crossed the network.
 
-    memory: what it kept from its own earlier rounds; found: what `inspect` found out before training; start: the
-    weights that it began this round from. All others are tensors []: size n_k; steps of this round; path: momentum
-    SGD's effective number of steps (`Local.path`); lr: this round's learning rate; round: from 0; key: int64, for
-    noise of this client in this round, drawn as with a Batch's key.
+    memory: what the client kept from its own earlier rounds; found: what `inspect` returned before training; start: the
+    weights that training began from. All others are tensors []: size: n_k; steps: number of local steps; path: momentum
+    SGD's effective number of steps (`Local.path`); lr: this round's learning rate; round: from 0; key: int64, for this
+    client's noise, drawn as with a Batch's key.
     """
 
     download: Tree
@@ -68,7 +68,7 @@ class Client(NamedTuple):
 class Examples:
     """ONE client's own training examples, un-augmented: what `inspect` may look at.
 
-    round: from 0; None where the client does not take part in one (a survey, an evaluation).
+    round: from 0; None outside of a round (in a survey or an evaluation).
     """
 
     def __init__(self, world: World, client: int, seed: int, number: int | None = None) -> None:
@@ -89,7 +89,7 @@ class Examples:
         return self.world.label_counts[self.client].to(self.world.device)
 
     def batches(self, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
-        """(x, y) of so many examples at a time."""
+        """(x, y) of up to `size` examples at a time."""
         for rows in self.rows.split(size):
             yield self.world.prepare(rows), self.world.y[rows]
 
@@ -113,7 +113,7 @@ class Compression(Protocol):
 
 
 class Privacy(Protocol):
-    """The part of an algorithm that bounds what an update may tell; see fedexp/privacy."""
+    """The part of an algorithm that clips updates for differential privacy; see fedexp/privacy."""
 
     def clip(self, update: Params, received: Tree) -> tuple[Params, Tree]: ...
 
@@ -148,17 +148,17 @@ class ClientFunctions(Protocol):
 
 
 class Question(Protocol):
-    """What clients are asked before they train; see `inspect` of an algorithm."""
+    """What the server can ask clients without training: any object with an algorithm's `inspect`."""
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree: ...
 
 
 class Pass(NamedTuple):
-    """One of a client's ways through its examples in a round, with an optimizer of its own.
+    """One training pass of a client in a round, with an optimizer of its own. Most algorithms make one per round.
 
-    It begins at its functions' `start`, with the memory as the pass before left it, and ends with their `remember`. An
-    algorithm's own pass, whose functions are the algorithm itself, also uploads, and its loss is the one reported.
-    local: how it trains. stream: names its order of examples and its noise; "" are a round's own.
+    It begins with its functions' `start`, with the memory that the previous pass left, and ends with their `remember`.
+    The algorithm's own pass, whose functions are the algorithm itself, also uploads, and its loss is the one reported.
+    local: the settings of its training. stream: names its order of examples and its noise; "": the round's own.
     """
 
     functions: ClientFunctions
@@ -167,8 +167,8 @@ class Pass(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a cohort leaves: uploads as they crossed the network and memory, leaves [K, ...]; the mean local loss
-    [K]; and how many examples each client's training went through [K]."""
+    """The results of a cohort's training: uploads as they crossed the network and memory, leaves [K, ...]; the mean
+    local loss [K]; and how many examples each client's training went through [K]."""
 
     uploads: Tree
     memory: Tree
@@ -176,7 +176,7 @@ class Trained(NamedTuple):
     examples: list[int]
 
     def rows(self, chosen: Tensor) -> "Trained":
-        """What the clients at positions `chosen` leave."""
+        """The results of the clients at positions `chosen`."""
         examples = [self.examples[row] for row in chosen.tolist()]
         return Trained(take(self.uploads, chosen), take(self.memory, chosen), self.loss[chosen], examples)
 

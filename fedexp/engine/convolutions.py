@@ -1,8 +1,9 @@
 """Which form of each convolution is the fastest: measured on this machine, at the shapes of the run.
 
-Direct, or in tiles (fedexp.models.convolution), which round a little differently: which is faster depends on the
-processor's instructions more than on the number of multiplications. A choice is kept in the user's cache folder, so
-that every later run on the same machine rounds alike, and in a checkpoint, so that a run does so wherever it goes on.
+A convolution is computed directly or in tiles (fedexp.models.convolution), which round a little differently. Which is
+faster depends on the processor's instructions more than on the number of multiplications. The choice is kept in the
+user's cache folder, so that every later run on the same machine rounds alike, and in the run's checkpoint, so that the
+run itself rounds alike on whichever machine it is resumed.
 """
 
 import json
@@ -25,14 +26,14 @@ from fedexp.models.classifier import Model
 from fedexp.models.convolution import tile_sizes, tiled
 from fedexp.models.layers import Convolution, training
 
-Forms = dict[str, int]  # of a layer's path, the side of its tiles; layers that are computed directly are left out
+Forms = dict[str, int]  # by a layer's path, the side of its tiles; layers that are computed directly are left out
 
-_GAIN = 1.1  # a form must be so many times faster than direct convolution to take its place
-_SECONDS = 0.15  # for each form, but for the first repetitions
+_GAIN = 1.1  # how many times faster than direct convolution a form must be to replace it
+_SECONDS = 0.15  # time budget per form; the first repetitions are made in any case
 
 
 def measured(model: Model, batch: Tensor, threads: int) -> Forms:
-    """The fastest forms for one client that trains on batches like `batch` [B, ...], on so many threads of a CPU."""
+    """The fastest forms for one client that trains on batches like `batch` [B, ...], on `threads` CPU threads."""
     layers = _inputs(model, batch)
     if not layers:
         return {}
@@ -54,7 +55,7 @@ def _inputs(model: Model, batch: Tensor) -> dict[str, tuple[Convolution, Tensor]
             found[layer.path] = layer, given[0]
 
     layers = [layer for layer in model.net.modules() if isinstance(layer, Convolution)]
-    if not layers:  # nor an input that zeros could stand for: tokens, perhaps
+    if not layers:  # nothing to measure, and the input may be tokens, for which zeros cannot stand
         return found
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
@@ -67,7 +68,7 @@ def _inputs(model: Model, batch: Tensor) -> dict[str, tuple[Convolution, Tensor]
 
 
 class _Cache:
-    """Choices by machine and shape, in a file that one process at a time reads and adds to."""
+    """Choices by machine and shape, in a file that one process at a time reads and extends."""
 
     def __init__(self) -> None:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -82,7 +83,7 @@ class _Cache:
             self.lock.acquire()
             known = json.loads(self.path.read_bytes())
             self.known = known if isinstance(known, dict) else {}
-        except (OSError, ValueError):  # none yet, or nowhere to keep it: it is measured in every run
+        except (OSError, ValueError):  # no file yet, or no folder for one: then every run measures
             self.known = {}
         return self
 
@@ -101,7 +102,7 @@ class _Cache:
 
 
 def _machine() -> list[str]:
-    """What decides how fast a form is, besides shapes."""
+    """What the speed of a form depends on besides shapes: processor, instructions, PyTorch and threads."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -132,7 +133,7 @@ def _fastest(layer: Convolution, x: Tensor) -> int:
     forms: dict[int, Callable[[], Tensor]] = {0: lambda: F.conv2d(x, weight, bias, padding=padding)}
     for tile in tile_sizes(x, weight, padding):
         forms[tile] = partial(tiled, x, weight, bias, padding, tile)
-    best = {tile: step(form) for tile, form in forms.items()}  # which also warms up
+    best = {tile: step(form) for tile, form in forms.items()}  # this is the warm-up as well
     began = time.perf_counter()
     for repetition in range(20):  # in turns, so that a busy moment slows all of them down
         if repetition >= 2 and time.perf_counter() - began > _SECONDS * len(forms):

@@ -35,17 +35,17 @@ class Engine:
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
             "a vectorized cohort's step is compiled, not the workers'; add hardware.engine=vectorized",
         )  # fmt: skip
-        self.pools: list[WorkerPool] = []  # one for each algorithm: that of the rounds, others of evaluation
-        self.alone = self.world.device.type != "cpu"  # whether there can be no worker processes
-        self.surveyed = [0, 0]  # bytes up and down of surveys, since they were last asked for
+        self.pools: list[WorkerPool] = []  # one per algorithm: the run's own, and those that evaluation trains with
+        self.alone = self.world.device.type != "cpu"  # True where there can be no worker processes
+        self.surveyed = [0, 0]  # bytes (up, down) of surveys since the last `drain`
         self.at_once: int | None = None
         if hardware.clients_at_once != "auto":
             self.at_once = int(hardware.clients_at_once)
-        # Settings of the whole process: an engine before this one may have chosen otherwise, and PyTorch's own
-        # choice for convolutions on GPUs is TF32.
+        # These settings hold for the whole process: an earlier engine may have changed them, and PyTorch's default
+        # for convolutions on GPUs is TF32.
         torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
-        # Of its algorithms for a convolution's gradient some add in whatever order threads come.
+        # Some of cuDNN's algorithms for a convolution's gradient add in an order that changes from call to call.
         torch.backends.cudnn.deterministic = True
 
     @property
@@ -53,7 +53,7 @@ class Engine:
         return self.training.world
 
     def fastest_tiles(self, cohort: int) -> dict[str, int]:
-        """Of the paths of convolutions that are faster in tiles here, in a cohort of so many, the tiles' sides."""
+        """The tiles' side of each convolution, by path, that is faster in tiles here, for cohorts of `cohort`."""
         hardware, world = self.hardware, self.world
         alone = self.mechanism == "workers" and world.device.type == "cpu"
         if (
@@ -64,28 +64,28 @@ class Engine:
             return {}
         largest = min(self.training.local.batch_size, int(world.sizes.max()))
         threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
-        like = world.prepare(world.rows[:1])  # tokens are whole numbers
+        like = world.prepare(world.rows[:1])  # for its dtype: tokens are integers
         batch = like.new_zeros(largest, *world.shape)
         return ranks.from_first(lambda: convolutions.measured(self.training.model, batch, threads), world.device)
 
     def _has_workers(self, cohort: int) -> bool:
-        """Whether a cohort of so many is trained by worker processes, of one thread each: wherever it would be by a
-        run's only process, so that all numbers of processes round alike."""
+        """Whether a cohort of `cohort` clients is trained by worker processes, of one thread each: wherever a run of
+        one process would use them, so that runs of any number of processes round alike."""
         return not self.alone and min(self.hardware.worker_count * ranks.size(), cohort) > 1
 
     def use_tiles(self, tiles: dict[str, int]) -> None:
-        """Train with these from now on: those that `fastest_tiles` gave when the stage began."""
+        """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began."""
         self.training.tiles = tiles
 
-    @torch.enable_grad()  # also where it is asked for within an evaluation
+    @torch.enable_grad()  # an evaluation, which runs without gradients, may train too
     def train(
         self, algorithm: ClientFunctions, number: int, ids: Tensor, download: Tree, memory: Tree,
         work: list[int] | None = None,
     ) -> Trained:  # fmt: skip
-        """Train clients `ids` [K] from what they downloaded and remember, leaves [K, ...] on the device.
+        """Train clients `ids` [K], given their downloads and their memory, leaves [K, ...] on the device.
 
-        work: how many epochs each trains [K], or steps where local.steps is given; None: all that are asked for.
-        A pure function of its arguments: order and grouping change nothing.
+        work: how many epochs each trains [K], or steps where local.steps is set; None: the full number for all.
+        A pure function of its arguments: the order and grouping of clients change nothing.
         """
         clients = ids.tolist()
         again = [clients[:row].count(client) if algorithm.trains_anew else 0 for row, client in enumerate(clients)]
@@ -95,7 +95,7 @@ class Engine:
             return Trained(*self._run(algorithm, number, tasks, download, memory, len(tasks)), examples)
 
         def some(rows: list[int]) -> Tree:
-            """What clients `rows` of the cohort leave, whom this process trains."""
+            """The results of the cohort's clients `rows`, which this process trains."""
             if self.training.stopped():
                 raise Interrupted
             received, own = (tree.choose(part, torch.tensor(rows)) for part in (download, memory))
@@ -119,13 +119,13 @@ class Engine:
         return tree.stack(found)
 
     def survey(self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree) -> Tree:
-        """The same asked by the server: what goes down and what comes back, leaves [n, ...], is counted."""
+        """The same, asked by the server: what goes down and the answers that come up, leaves [n, ...], are counted."""
         found = self.inspect(algorithm, ids, download, memory)
         self.count(up=tree.size_in_bytes(found), down=tree.size_in_bytes(download))
         return found
 
     def count(self, up: int = 0, down: int = 0) -> None:
-        """Bytes exchanged besides rounds' downloads and uploads; below 0 where one of these need not be sent again."""
+        """Count bytes exchanged besides rounds' downloads and uploads; negative: bytes of these that were not sent."""
         self.surveyed[0] += up
         self.surveyed[1] += down
 
@@ -150,7 +150,7 @@ class Engine:
     def _run(
         self, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree, cohort: int
     ) -> tuple[Tree, Tree, Tensor]:
-        """Train clients of a cohort of so many in this process and its workers."""
+        """Train all or some clients of a cohort of `cohort` in this process and its workers."""
         if self.mechanism == "vectorized":
             return self._in_chunks(algorithm, number, tasks, download, memory)
         workers = min(self.hardware.worker_count, len(tasks))
@@ -166,7 +166,7 @@ class Engine:
     def _pool(
         self, algorithm: ClientFunctions, tasks: list[Task], download: Tree, memory: Tree, workers: int
     ) -> WorkerPool | None:  # fmt: skip
-        """This algorithm's pool, a new one where it has none that fits; None where there can be none."""
+        """This algorithm's pool, a new one where it has none that fits; None where no worker can be started."""
         for pool in [each for each in self.pools if each.algorithm == algorithm]:
             if pool.fits(len(tasks), download, memory):
                 return pool
@@ -187,7 +187,7 @@ class Engine:
     def _in_chunks(
         self, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
     ) -> tuple[Tree, Tree, Tensor]:
-        """The cohort, or as many of it at once as memory holds: halved after running out, and kept so."""
+        """Train all tasks at once, or as many as memory holds: half as many from each time it runs out."""
         parts: list[tuple[Tree, Tree, Tensor]] = []
         done = 0
         while done < len(tasks):

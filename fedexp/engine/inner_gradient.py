@@ -1,4 +1,4 @@
-"""A gradient within a client's loss, on the same batch: at other weights than those that are trained."""
+"""A gradient computed within a client's loss, on the same batch, at other weights than those being trained."""
 
 from collections.abc import Callable
 
@@ -10,13 +10,13 @@ from fedexp.tree import Params
 
 
 def gradient(loss: Callable[[Params], Tensor], params: Params) -> tuple[Params, Tensor, Params]:
-    """(gradient, value, running statistics) of `loss` at `params`, all of them constants to what is computed with them.
+    """(gradient, value, running statistics) of `loss` at `params`, all of them detached.
 
-    To be called from an algorithm's `loss`, for one client or a stack of them. Layers train as in the pass around it,
-    with the same dropout; the statistics that they would keep are only returned.
+    To be called from an algorithm's `loss`, for one client or a stack of them. Layers behave as in the surrounding
+    pass, with the same dropout; the statistics that they would keep are only returned.
     """
     with aside() as now:
-        if now.alone:  # ordinary autograd, which knows the faster convolutions
+        if now.alone:  # one client: ordinary autograd, which can use the faster convolutions
             leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
             value = loss(leaves)
             found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)

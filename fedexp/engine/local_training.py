@@ -1,4 +1,4 @@
-"""One client's local training, from download to upload: what the worker pool runs as it is and `vectorized` stacks."""
+"""One client's local training, from download to upload. The worker pool runs it as it is; `vectorized` stacks it."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,8 +20,8 @@ from fedexp.world import World
 
 
 class Task(NamedTuple):
-    """One client's part in a round. work: how many epochs it trains, or steps where local.steps is given; None: all
-    that are asked for. again: how often it trains in this round besides, before; draws differ by it."""
+    """One client's part in a round. work: how many epochs it trains, or steps where local.steps is set; None: the full
+    number. again: how many earlier places of the cohort the same client fills, if it trains anew for each of them."""
 
     client: int
     work: int | None = None
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
 @dataclass
 class LocalTraining:
-    """All that local training needs besides an algorithm and what its clients received."""
+    """All that local training needs besides the algorithm and what its clients received."""
 
     model: Model
     world: World
@@ -55,7 +55,7 @@ class LocalTraining:
         return algorithm.inspect(self.model, download, memory["own"], examples)
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
-        """A client's ways through its examples, as long as its part in the round has them."""
+        """A client's passes in a round, of the length that its task allows."""
         passes = algorithm.passes(self.local.shortened(task.work))
         return [each._replace(stream=f"{each.stream} {task.again}") for each in passes] if task.again else passes
 
@@ -99,9 +99,9 @@ class LocalTraining:
     def train(
         self, algorithm: ClientFunctions, number: int, task: Task, download: Tree, memory: Tree, untrained: bool = False
     ) -> tuple[Tree, Tree, Tensor]:
-        """Train a client: what it uploads, what it remembers, and its mean loss over all steps of its own pass.
+        """Train a client: its upload, its memory, and its mean loss over all steps of the algorithm's own pass.
 
-        untrained: without a step, for the form of the result.
+        untrained: take no step, to learn the form of the result.
         """
         upload: Tree = {}
         kept, reported = memory, torch.zeros((), dtype=self.world.dtype)
@@ -131,7 +131,7 @@ class LocalTraining:
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], client.key + step
             x = world.prepare(chosen, key)
-            if x.dim() == 4:  # the first convolution, of few channels, is faster so
+            if x.dim() == 4:  # makes the first convolution, of few channels, faster
                 x = x.to(memory_format=torch.channels_last)
             share = torch.full((len(chosen),), 1 / len(chosen), dtype=world.dtype, device=x.device)
             batch = Batch(x, world.y[chosen], share, key)
@@ -154,7 +154,7 @@ class LocalTraining:
 def finish(
     algorithm: ClientFunctions, trained: list[str], params: Params, client: Client, errors: Tree
 ) -> tuple[Tree, Tree]:  # fmt: skip
-    """What ONE client sends up and what it keeps, after it has trained to `params`.
+    """What ONE client uploads and what it keeps, after training has ended with `params`.
 
     trained: names of the entries that privacy and compression act on; errors: what the compression remembers of this
     client's earlier rounds.

@@ -10,21 +10,21 @@ from fedexp.tree import Params
 
 
 class Optimizer:
-    """Updates weights in place. Elementwise, so that a Stack steps exactly like each of its models.
+    """Updates weights in place and elementwise, so that a Stack steps exactly like each of its models.
 
-    fused needs ordinary dense tensors, as a single client's are. lr: a tensor [] where the step is compiled, since
-    every other number would have it compiled anew.
+    fused: needs ordinary dense tensors, as a single client's are. lr: a tensor [] where the step is compiled, because
+    every new number would compile it again.
     """
 
     def __init__(self, weights: list[Tensor], local: Local, lr: float | Tensor, fused: bool) -> None:
         self.local, self.lr, self.fused = local, lr, fused
         slots = {"sgd": 1 if local.momentum else 0, "adam": 2}[local.optimizer]
         self.memory = [[torch.zeros_like(weight) for weight in weights] for _ in range(slots)]
-        self.taken = torch.zeros(())  # steps, which Adam's bias correction counts
+        self.taken = torch.zeros(())  # steps taken, for Adam's bias correction
 
     @torch.no_grad()
     def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
-        """One step; `active`: only the first so many rows of a stack (weights are already those rows)."""
+        """One step. active: of only the first `active` rows of a stack (weights and grads are already those rows)."""
         if self.fused:
             grads = [_laid_out_as(weight, grad) for weight, grad in zip(weights, grads)]
         memory = [[row if active is None else row[:active] for row in slot] for slot in self.memory]
@@ -56,7 +56,7 @@ def _laid_out_as(weight: Tensor, grad: Tensor) -> Tensor:
 def clip(grads: Params, largest: float, stacked: bool, model: list[str]) -> Params:
     """Scale gradients to a norm of at most `largest`: of the model, or of each model of a stack.
 
-    model: names of a model's own weights. Entries of other names are those of a second model, scaled by themselves.
+    model: names of the model's own weights. Entries of other names belong to a second model and are scaled separately.
     """
     first = set(model)
     own, others = ([name for name in grads if (name in first) == mine] for mine in (True, False))

@@ -1,8 +1,8 @@
-"""One run over several processes that torchrun has started, on one machine or on many: its ranks.
+"""One run over several processes (ranks) that torchrun has started, on one machine or on several.
 
-All ranks do the same on the same numbers, but for local training, of which each does a share. What its clients leave
-goes to all ranks, in the order of the cohort: nothing depends on who trained whom, and so not on how many ranks there
-are. Where there is one process, nothing here does anything.
+All ranks compute the same numbers, except in local training, where each rank trains a share of the cohort. The results
+go to all ranks, in the order of the cohort: nothing depends on which rank trained which client, nor on the number of
+ranks. With a single process, the functions here only call what they are given.
 """
 
 import atexit
@@ -29,8 +29,8 @@ _PATIENCE = timedelta(days=7)  # ranks wait for one another's training; one that
 
 
 class _Part(NamedTuple):
-    """What a rank's share of a cohort leaves, without the numbers: the tree's branches, and (path, shape of a client's
-    row, dtype) of each leaf; None where it had no client. model: a checksum of what all clients received."""
+    """The form of a rank's results, without the numbers. form: the tree's branches, None where the rank had no client.
+    layout: (path, shape of a client's row, dtype) of each leaf. model: a checksum of what the first client received."""
 
     form: Tree | None
     layout: list[tuple[tuple[str, ...], torch.Size, torch.dtype]]
@@ -39,8 +39,8 @@ class _Part(NamedTuple):
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Within it the processes of a run are connected, over the devices' own network where these are GPUs, and all but
-    the first are silent. They stay connected for their next run, and so that each notices the others' end."""
+    """Within this context the processes of a run are connected (on GPUs by NCCL), and all but the first are silent.
+    They stay connected afterwards, for their next run, and so that each notices when another one ends."""
     if launch.count() > 1 and not dist.is_initialized():
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -59,10 +59,10 @@ def size() -> int:
 
 
 def exchanged(function: Callable[[], T]) -> list[T]:
-    """What function() gives on each rank, in their order.
+    """What function() returns on each rank, in the order of the ranks.
 
-    Where it raises, the first rank raises the error of the first rank that has one, and all others end with its exit
-    code, without a word. Raises ProcessLost where a rank has ended.
+    Where it raises, the first rank raises the error of the lowest rank that failed, and all others end with an error's
+    exit code and without a message. Raises ProcessLost where a rank has ended.
     """
     if size() == 1:
         return [function()]
@@ -84,15 +84,15 @@ def exchanged(function: Callable[[], T]) -> list[T]:
 
 
 def agreed(function: Callable[[], T]) -> T:
-    """function(), once all ranks have done it."""
+    """What function() returns, once it has returned on all ranks."""
     found: list[T] = []
     exchanged(lambda: found.append(function()))
     return found[0]
 
 
 def from_first(function: Callable[[], T], device: torch.device) -> T:
-    """function() of the first rank, on all: nested dicts and lists of numbers, words and tensors. Tensors that are not
-    on a CPU come to `device`."""
+    """What function() returns on the first rank, sent to all: nested dicts and lists of numbers, strings and tensors.
+    Tensors that are not on a CPU are moved to `device`."""
     if size() == 1:
         return function()
 
@@ -107,7 +107,7 @@ def from_first(function: Callable[[], T], device: torch.device) -> T:
 
 
 def first_here(function: Callable[[], T]) -> T:
-    """function(), on each machine by one rank first: what it downloads is there for the others."""
+    """What function() returns, called by one rank of each machine first, so that the others find what it downloads."""
     if size() == 1:
         return function()
     first = launch.local_rank() == 0
@@ -117,16 +117,16 @@ def first_here(function: Callable[[], T]) -> T:
 
 
 def share(costs: Sequence[int], count: int) -> list[list[int]]:
-    """Which of a cohort's clients each of so many ranks trains, given what each client costs [K]: about as much for all
-    ranks, and as many clients as in any other cohort of K."""
+    """Which of a cohort's clients each of `count` ranks trains, given each client's cost [K]. The ranks' costs are
+    about equal, and a rank has the same number of clients in every cohort of K."""
     order = sorted(range(len(costs)), key=lambda client: -costs[client])
     return [order[rank::count] for rank in range(count)]
 
 
 def trained(shares: list[list[int]], received: Tree, train: Callable[[list[int]], Tree], device: torch.device) -> Tree:
-    """What train(clients) leaves of all shares, leaves [K, ...] in the cohort's order, on `device`.
+    """What train(clients) returns over all shares, leaves [K, ...] in the cohort's order, on `device`.
 
-    received: what all clients get, leaves [K, ...]. Raises ConfigError where it is not the same on all ranks.
+    received: what all clients receive, leaves [K, ...]. Raises ConfigError where it differs between ranks.
     """
     mine, left = shares[dist.get_rank()], dict[str, Any]()
 
@@ -147,7 +147,7 @@ def trained(shares: list[list[int]], received: Tree, train: Callable[[list[int]]
 
 
 def _gathered(shares: list[list[int]], left: Tree, layout: list[Any], device: torch.device) -> list[Tensor]:
-    """Each leaf of all ranks [K, ...], given this rank's; as bytes, so that all leaves cross at once."""
+    """Each leaf of all ranks [K, ...], given this rank's; sent as bytes, so that all leaves cross in one exchange."""
     widths = [shape.numel() * dtype.itemsize for _, shape, dtype in layout]
     most = max(map(len, shares))
     box = torch.zeros(most, sum(widths), dtype=torch.uint8, device=device)
@@ -167,13 +167,13 @@ def _gathered(shares: list[list[int]], left: Tree, layout: list[Any], device: to
 
 
 def _checksum(received: Tree) -> str:
-    """Of what the first client receives: ranks whose models differ show it."""
+    """A checksum of what the first client receives, by which ranks whose models differ are found."""
     sums = [leaf[0].double().sum() for _, leaf in tree.leaves(received)]
     return str(torch.stack(sums).tolist()) if sums else ""
 
 
 def _portable(error: Exception) -> Exception:
-    """What another process can say of an error: itself, if it is said in one line."""
+    """An error as it is sent to other processes: itself if it is reported in one line, else with its traceback."""
     if isinstance(error, ConfigError | Busy | Interrupted | Unsaved | WorkerDied):
         return error
     told = "".join(traceback.format_exception(error))
@@ -181,7 +181,7 @@ def _portable(error: Exception) -> Exception:
 
 
 def _end(error: Exception) -> NoReturn:
-    """Raise the error on the first rank; end the others with its exit code, which need not say it too."""
+    """Raise the error on the first rank; end the others with its exit code, without repeating its message."""
     if launch.is_first():
         raise error
     raise SystemExit(getattr(error, "exit_code", 1))

@@ -1,4 +1,4 @@
-"""A cohort vectorized: its models as one stack, stepped as one (GPUs; one process).
+"""Vectorized training: a cohort's models form one stack, and one step updates all of them (GPUs; one process).
 
 Clients are sorted by their number of steps, so that finished ones fall off the end of the stack
 instead of being padded; only an epoch's last partial batches are padded, with weight 0.
@@ -51,8 +51,8 @@ def train_vectorized(
 def _carry_out(
     training: LocalTraining, passes: Sequence[Pass], number: int, ids: list[int], download: Tree, memory: Tree
 ) -> tuple[Stack, Client, Tensor, Tensor]:
-    """A pass of all of `ids`, which differs between them in its length alone: the weights that they end at, they
-    themselves, their mean losses, all in an order of falling numbers of steps; and which of `ids` is where in it."""
+    """One pass of all clients `ids`; between clients it differs in length alone. Gives the weights with which they end,
+    the clients and their mean losses, all in order of falling numbers of steps; and each row's position in `ids`."""
     world, device, algorithm, local = training.world, training.world.device, passes[0].functions, passes[0].local
     taken = [each.local.schedule(int(world.sizes[client]))[1] for each, client in zip(passes, ids)]
     order = sorted(range(len(ids)), key=lambda k: -taken[k])
@@ -82,8 +82,8 @@ def _step(
     training: LocalTraining, algorithm: ClientFunctions, optimizer: Optimizer, live: Stack, total: Tensor, batch: Batch,
     cohort: Client, padded: bool,
 ) -> None:  # fmt: skip
-    """One local step of all active rows, in place, without the host: `live` [active, ...] moves, `total` [active] grows
-    by the losses."""
+    """One local step of all active rows, without waiting for the device: updates `live` [active, ...] in place and adds
+    the losses to `total` [active]."""
     names = [name for name in algorithm.trains(training.model) if name in live]
     grads, loss, statistics = _gradients(training, algorithm, names, live, batch, cohort, padded)
     if optimizer.local.max_grad_norm is not None:
@@ -95,9 +95,9 @@ def _step(
 
 
 def over_clients(function: Any, *parts: Any) -> Any:
-    """`function` of ONE client over stacks: nested dicts (or a Client) of leaves [K, ...], one at least.
+    """`function` of ONE client, mapped over stacks: nested dicts (or a Client) of leaves [K, ...], at least one.
 
-    What all clients share is passed to it once: a frozen model is then run by the whole cohort as a single large batch.
+    What all clients share is passed once, not K times: a frozen model then sees the whole cohort as one large batch.
     """
     once = [_each(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
     axes = [_each(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]

@@ -1,4 +1,4 @@
-"""One process's side of local training: a client at a time, in this process or in a worker that its server asks."""
+"""Local training in one process, a client at a time: in the server's process, or in a worker that the server drives."""
 
 import ctypes
 import mmap
@@ -17,7 +17,7 @@ from fedexp.engine.local_training import LocalTraining, Task
 from fedexp.errors import Interrupted
 from fedexp.tree import Tree
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the server decides; its end ends the workers
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # workers ignore them: the server ends its workers
 Layout = list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]  # path, shape of a row, dtype, whether shared
 
 
@@ -35,10 +35,10 @@ def train_one_by_one(
 
 
 class Exchange:
-    """What crosses between a server and its workers for up to `capacity` clients, in memory that they share."""
+    """Shared memory in which a server and its workers exchange the inputs and results of up to `capacity` clients."""
 
     def __init__(self, received: Tree, trained: tuple[Tree, Tree, Tensor], capacity: int) -> None:
-        """received: what all clients receive, leaves [K, ...]; trained: what one client leaves. Both give the form."""
+        """received: what all clients receive, leaves [K, ...]; trained: one client's results; for their form alone."""
         self.capacity = capacity
         self.sent, self.layout = tree.form(received), _layout(received)
         self.inbox = _shared(self.layout, capacity)
@@ -50,22 +50,22 @@ class Exchange:
         return count <= self.capacity and _layout(received) == self.layout
 
     def put(self, received: Tree, count: int) -> None:
-        """The server's: what `count` clients receive."""
+        """For the server: write what `count` clients receive."""
         for (path, *_, shared), (_, leaf) in zip(self.layout, tree.leaves(received)):
             self.inbox[path][: 1 if shared else count].copy_(leaf[:1] if shared else leaf)
 
     def received(self, row: int) -> Tree:
-        """The worker's: what one client receives."""
+        """For a worker: read what one client receives."""
         rows = {path: self.inbox[path][0 if shared else row] for path, *_, shared in self.layout}
         return tree.grow(self.sent, rows)
 
     def leave(self, row: int, trained: tuple[Tree, Tree, Tensor]) -> None:
-        """The worker's: what one client leaves."""
+        """For a worker: write one client's results."""
         for path, leaf in tree.leaves(_left(trained)):
             self.outbox[path][row].copy_(leaf)
 
     def found(self, count: int) -> tuple[Tree, Tree, Tensor]:
-        """The server's: what `count` clients have left, leaves [count, ...]."""
+        """For the server: read the results of `count` clients, leaves [count, ...]."""
         found = tree.grow(self.left, {path: box[:count].clone() for path, box in self.outbox.items()})
         return found["upload"], found["memory"], found["loss"]
 
@@ -100,12 +100,12 @@ def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions,
 
 
 def _left(trained: tuple[Tree, Tree, Tensor]) -> Tree:
-    """What a client leaves, as one tree."""
+    """A client's results as one tree."""
     return dict(zip(("upload", "memory", "loss"), trained))
 
 
 def _layout(received: Tree) -> Layout:
-    """Of leaves [K, ...]; a leaf is shared where all its rows are one (an expanded view)."""
+    """The layout of leaves [K, ...]; a leaf is shared where all its rows are one (an expanded view)."""
     return [(path, leaf.shape[1:], leaf.dtype, tree.is_spread(leaf)) for path, leaf in tree.leaves(received)]
 
 
@@ -121,7 +121,7 @@ def _shared(layout: Layout, rows: int) -> dict[tuple[str, ...], Tensor]:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep freed memory: returning activations to the system costs a page fault a page a step."""
+    """Let glibc keep freed memory: returning activations to the system costs a page fault per page in every step."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -1,7 +1,7 @@
-"""A worker process a core, each training clients one after another (CPUs).
+"""One worker process per core, each training clients one after another (for CPUs).
 
 Workers are forked with the data, the model and the algorithm, and exchange tensors with the server
-through shared memory. Which worker trains which client changes nothing in the result, and so a client whose worker
+through shared memory. The result does not depend on which worker trains which client, so a client whose worker
 was killed is trained again by another one.
 """
 
@@ -28,16 +28,16 @@ from fedexp.tree import Tree
 
 log = logging.getLogger(__name__)
 
-STOPPED_SECONDS = 10.0  # a worker that has been stopped (SIGSTOP) for so long is replaced
-ATTEMPTS = 4  # a client is trained again three times, where its worker died
-_SPARE_FILES = 16  # that workers leave for the server to open: its own files are written while they live
+STOPPED_SECONDS = 10.0  # a worker that has been stopped (SIGSTOP) for this long is replaced
+ATTEMPTS = 4  # how often a client's training is tried, where its worker dies each time
+_SPARE_FILES = 16  # workers leave the server this many files to open: it writes its own while they live
 
 
 class WorkerPool:
-    """Forked workers for one algorithm and one layout of what crosses (names, shapes, which rows are shared).
+    """Forked workers for one algorithm and one layout of the tensors exchanged (names, shapes, which rows are shared).
 
-    fewer: go on with those workers that could be started, where one could be. Raises OSError, with no process left,
-    where they could not: too many files or processes, or no memory.
+    fewer: if at least one worker can be started, go on with those that can. Raises OSError, with no process left
+    running, if not enough can be started: too many files or processes, or no memory.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class WorkerPool:
             self._end(pipe)
 
     def _start(self) -> None:
-        """One more worker. Raises OSError where there can be none."""
+        """Start one more worker. Raises OSError where that is impossible."""
         fork = multiprocessing.get_context("fork")
         ours, theirs = fork.Pipe()
         worker = fork.Process(target=self._work, args=(theirs, ours), daemon=True)
@@ -128,7 +128,7 @@ class WorkerPool:
         return worker
 
     def _lost(self, busy: dict[Connection, int], pipe: Connection, tasks: list[Task], tried: Counter[int]) -> int:
-        """Put another worker in the place of one that has died: the row that it leaves."""
+        """Replace a worker that has died; returns the row of the client that it was training."""
         row, worker = busy.pop(pipe), self._end(pipe)
         tried[row] += 1
         how = f"the worker that trained client {tasks[row].client} died ({_end_of(worker)})"
@@ -144,7 +144,7 @@ class WorkerPool:
         return row
 
     def _end_stopped(self, busy: dict[Connection, int], since: dict[Connection, float]) -> None:
-        """End the workers that have been stopped for long; they are then found to have died. `since` is updated."""
+        """Kill the workers that have been stopped for too long; `train` then replaces them. `since` is updated."""
         now = time.monotonic()
         for pipe in busy:
             if not _is_stopped(self.workers[pipe]):
@@ -169,16 +169,16 @@ def _end_of(worker: ForkProcess) -> str:
 
 def _is_stopped(worker: ForkProcess) -> bool:
     if not hasattr(os, "waitid") or worker.pid is None:
-        return False  # macOS has it from Python 3.13 on
+        return False  # macOS has os.waitid from Python 3.13 on
     try:
         return os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
-        return False  # it has ended, and multiprocessing has taken note
+        return False  # it has ended, and multiprocessing has already collected it
 
 
 @contextmanager
 def _kept_free(count: int) -> Iterator[None]:
-    """So many files fewer can be opened within the context than after it."""
+    """Within the context `count` fewer files can be opened than after it."""
     held: list[int] = []
     try:
         for _ in range(count):

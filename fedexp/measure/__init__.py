@@ -1,7 +1,7 @@
-"""Measures: pure functions of a round's facts, or of tensors.
+"""Measures: pure functions of a finished round, or of tensors.
 
-What the config's `measures` names is called at every evaluated round: a function of a fedexp.round.Round that returns
-numbers (or tensors []) by name. One's own is one function and one word: `+measures.mine=package.module.function`.
+The functions that the config's `measures` names are called in every evaluated round: each takes a fedexp.round.Round
+and returns numbers (or tensors []) by name. To add one of your own: `+measures.mine=package.module.function`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def numbers(found: dict[str, Any]) -> dict[str, float]:
-    """The same as plain numbers: all that are on a device leave it together, in one transfer."""
+    """The values as plain numbers; all tensors leave the device in one transfer."""
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
     plain = dict(zip(tensors, values))

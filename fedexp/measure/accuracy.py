@@ -1,4 +1,4 @@
-"""Accuracy and loss on the test set, also a class at a time."""
+"""Accuracy, loss and confusion matrix on the test set."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from fedexp.world import World
 
 
 def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(logits, labels) of all test examples, so many at a time."""
+    """(logits, labels) of all test examples, `chunk` at a time."""
     for start in range(0, len(world.test_y), chunk):
         rows = slice(start, start + chunk)
         x = world.prepare_test(rows)
@@ -22,7 +22,7 @@ def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> I
 
 @torch.no_grad()
 def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> tuple[Tensor, Tensor]:
-    """(fraction right, mean cross-entropy) of predict(x) -> logits over all test examples: float64, on the device."""
+    """(accuracy, mean cross-entropy) of predict(x) -> logits over all test examples: float64, on the device."""
     hits = loss = torch.zeros((), dtype=torch.float64, device=world.device)
     for logits, labels in _answers(predict, world, chunk):
         hits = hits + (logits.argmax(1) == labels).sum()
@@ -32,12 +32,12 @@ def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) ->
 
 @torch.no_grad()
 def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> Tensor:
-    """How many test examples of class i (row) are taken for class j (column): int64 [C, C], on the CPU."""
+    """How many test examples of class i (row) are predicted as class j (column): int64 [C, C], on the CPU."""
     cells = [labels * world.classes + logits.argmax(1) for logits, labels in _answers(predict, world, chunk)]
     return torch.bincount(torch.cat(cells).cpu(), minlength=world.classes**2).view(world.classes, world.classes)
 
 
 def by_chance(world: World) -> tuple[float, float]:
-    """Accuracy of always answering the test set's commonest class, and what is within two standard errors of it."""
+    """The accuracy of always predicting the test set's most frequent class, and two standard errors above it."""
     commonest = float(torch.bincount(world.test_y.cpu()).max()) / len(world.test_y)
     return commonest, commonest + 2 * math.sqrt(commonest * (1 - commonest) / len(world.test_y))

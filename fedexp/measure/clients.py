@@ -1,4 +1,4 @@
-"""How well clients are served: the accuracy of the model that each would use, on data of its own."""
+"""Accuracy per client: of the model that each client would use, on its own data."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,15 +17,15 @@ from fedexp.tree import Params
 from fedexp.world import World
 
 _CHUNK = 500  # examples in one forward pass
-_AT_ONCE = 50  # clients whose models are in memory together
+_AT_ONCE = 50  # clients whose models are in memory at once
 
-Models = Callable[[Tensor], list[Params]]  # of clients' ids [n]
+Models = Callable[[Tensor], list[Params]]  # from clients' ids [n] to their models
 
 
 @torch.no_grad()
 def received_accuracy(done: Round) -> dict[str, Tensor]:
-    """Accuracy of the models that the cohort had before it trained, each on its client's training examples (CADIS,
-    figure 8b): mean and variance over the cohort."""
+    """Mean and variance over the cohort of the accuracy of each client's model before training, on the client's own
+    training examples (CADIS, figure 8b)."""
     model, world = done.ctx.model, done.ctx.world
     pairs = zip(done.ids.tolist(), first_models(done))
     each = [_right(model, params, world, world.of(client)) for client, params in pairs]
@@ -36,16 +36,17 @@ def received_accuracy(done: Round) -> dict[str, Tensor]:
 def evaluate(
     algorithm: FedAvg, state: State, ids: Tensor, ctx: Context, clients: World, on: str
 ) -> tuple[dict[str, float], pd.DataFrame]:
-    """Accuracy of clients `ids` [n]: over all of them, and a row for each.
+    """Accuracy of clients `ids` [n]: summarised over all of them, and in a row for each.
 
     on: train, their own training examples; holdout, those held out of training; matched, the global test set with each
     class weighted by the client's own label distribution, which is the exact expectation of accuracy on test examples
     distributed like its own. Classes that the test set lacks are left out, and a client that holds no others has no
-    accuracy. clients: the world of the clients, where the algorithm trains in another (centralized training). A client
-    never drawn uses what it would start from. examples: how many of the client's own the accuracy speaks for.
+    accuracy. clients: the world of the clients, if the algorithm trains in another (centralized training). A client
+    that was never drawn uses the model from which it would start. The column examples: how many of the client's own
+    examples the accuracy stands for.
 
-    Where clients can use several models (`_used`), each has its own columns. client_coverage: the share of these
-    clients that have taken part, where clients remember something.
+    If clients can use several models (`_used`), each model has its own columns. client_coverage: the share of these
+    clients that have taken part, for algorithms whose clients remember something.
     """
     columns: dict[str, Any] = {"client": ids.tolist(), "round": state["round"]}
     for name, models in _used(algorithm, state, ctx, pooled=ctx.clients != clients.clients).items():
@@ -60,8 +61,7 @@ def evaluate(
 
 def summary(table: pd.DataFrame) -> dict[str, float]:
     """The accuracies of all clients that have one: mean, mean weighted by examples, standard deviation (of these
-    clients, and as an estimate from a sample), and the mean of the tenth of the clients (rounded up) that is served
-    worst."""
+    clients, and as an estimate from a sample), and the mean of the worst tenth of the clients (rounded up)."""
     found: dict[str, float] = {}
     for name in table:
         if not str(name).startswith("accuracy"):
@@ -80,13 +80,13 @@ def summary(table: pd.DataFrame) -> dict[str, float]:
 
 
 def _used(algorithm: FedAvg, state: State, ctx: Context, pooled: bool) -> dict[str, Models]:
-    """What gives some clients' models, by what is added to a column's name: nothing for those that they would use,
-    /global for the server's beside them, and a name for each that they would train for themselves first."""
+    """The models that clients can use, by the suffix of their columns' names: "" for the one that each would use now,
+    /global for the server's if clients have another one besides, and a name for each kind of fine-tuned model."""
 
     def everyones(some: Tensor) -> list[Params]:
         return [state["params"]] * len(some)
 
-    if pooled:  # the algorithm trains without them
+    if pooled:  # the algorithm trains without the clients
         return {"": everyones}
     found: dict[str, Models] = {"": lambda some: personal_models(algorithm, state, some, ctx)}
     if algorithm.two_models:
@@ -98,8 +98,8 @@ def _used(algorithm: FedAvg, state: State, ctx: Context, pooled: bool) -> dict[s
 
 @torch.no_grad()
 def _scores(models: Models, ids: Tensor, ctx: Context, clients: World, on: str) -> Iterator[tuple[float, int]]:
-    """(accuracy, how many examples it speaks for) of each client."""
-    home = clients if ctx.clients != clients.clients else ctx.world  # whose examples are what its model reads
+    """(accuracy, number of the client's examples that it stands for) of each client."""
+    home = clients if ctx.clients != clients.clients else ctx.world  # the world whose examples the models read
     before = by_class = None
     for some in ids.split(_AT_ONCE):
         for client, params in zip(some.tolist(), models(some)):
@@ -114,7 +114,7 @@ def _scores(models: Models, ids: Tensor, ctx: Context, clients: World, on: str) 
 
 
 def _right(model: Model, params: Params, world: World, rows: Tensor) -> float:
-    """Fraction of training examples `rows` that a model gets right."""
+    """A model's accuracy on the training examples `rows`."""
     hits = [
         model(params, world.prepare(part), training=False).argmax(1) == world.y[part] for part in rows.split(_CHUNK)
     ]
@@ -133,7 +133,7 @@ def _class_accuracy(ctx: Context, params: Params) -> Tensor:
 
 
 def _same(first: Params, second: Params) -> bool:
-    """Whether two models are known to be the same tensors in memory (0: where they are is not known)."""
+    """Whether two models are known to be the same tensors in memory (an address of 0 is unknown)."""
     return first.keys() == second.keys() and all(
         0 != first[name].data_ptr() == second[name].data_ptr() and first[name].stride() == second[name].stride()
         for name in first

@@ -1,7 +1,7 @@
-"""Weight divergence ||w_k - w|| / ||w|| of a cohort's models from the ones that they are measured against.
+"""Weight divergence ||w_k - w|| / ||w|| of a cohort's models w_k from their center w, for most the new global model.
 
-A measure of ours, after that of Zhao et al. (2018, section 3, eq. 1): the global model's distance from centralized
-SGD, which is fedexp/measure/reference.py.
+This measure is fedexp's own. It follows that of Zhao et al. (2018, section 3, eq. 1), the global model's distance from
+centralized SGD, which is in fedexp/measure/reference.py.
 """
 
 import torch
@@ -12,7 +12,7 @@ from fedexp.tree import Stack, columns
 
 
 def divergence(done: Round) -> dict[str, Tensor]:
-    """Mean and largest divergence over the cohort: over all trained weights, and of each weight tensor by itself."""
+    """Mean and largest divergence over the cohort: of all trained weights, and of each weight tensor by itself."""
     models = {name: done.models[name] for name in done.ctx.weights if name in done.models}
     if not models:
         return {}
@@ -26,7 +26,7 @@ def divergence(done: Round) -> dict[str, Tensor]:
 
 
 def weight_divergence(models: Stack, centers: Stack) -> Tensor:
-    """Relative distance of each of K models from its center, over all weights of `models`: float64 [K]."""
+    """Relative distance of each of K models from its center, over all entries of `models`: float64 [K]."""
     moved = length = torch.zeros((), dtype=torch.float64)
     for model, center in columns(models, centers):
         moved = moved + (model - center).square().sum(1)

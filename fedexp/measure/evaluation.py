@@ -1,4 +1,4 @@
-"""Evaluating a round: all that its row of metrics.csv says but for totals and times."""
+"""Evaluating a round: all of its row in metrics.csv except totals and times."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from fedexp.world import World
 class Evaluation:
     """Which rounds of a run of `rounds` are evaluated, and how.
 
-    stages: the run's; measures: functions of a round's facts; world: of the clients, where a stage trains in another.
-    Raises ConfigError for clients that no stage's rounds draw.
+    stages: the run's; measures: functions of a finished round; world: the clients' world, even if a stage trains in
+    another one. Raises ConfigError if participants are to be evaluated and the last stage trains without clients.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class Evaluation:
         )  # fmt: skip
 
     def is_due(self, number: int) -> bool:
-        """Whether round `number` is evaluated: also the last one, and the reference's last one."""
+        """Whether round `number` is evaluated: every so many rounds, and the last of the run and of the reference."""
         return number % self.settings.every == 0 or number in self.ends
 
     def row(self, stage: Stage, done: Round) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
-        """A finished round's row, and tables by name. Here its numbers leave the device."""
+        """A finished round's row, and tables by name. Only here do its numbers leave the device."""
         algorithm, state, ctx = stage.algorithm, done.after, done.ctx
         score, loss = accuracy.test(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
         found = {"test_accuracy": score, "test_loss": loss}
-        if len(done.ids):  # else there is nothing of clients to measure
+        if len(done.ids):  # otherwise no client took part, and there is nothing to measure
             found |= {"local_loss": done.loss.double().mean()}
             for measure in self.measures:
                 found |= measure(done)
@@ -56,7 +56,7 @@ class Evaluation:
         return row | spent | of_clients | algorithm.metrics(state, ctx), tables
 
     def _clients(self, done: Round) -> tuple[dict[str, float], dict[str, pd.DataFrame]]:
-        """What clients.csv holds, in a few numbers, and the table itself."""
+        """The accuracies of clients, summarised, and as the table clients.csv."""
         if self.settings.clients == "none":
             return {}, {}
         ids = done.ids.unique() if self.settings.clients == "participants" else torch.arange(self.world.clients)

@@ -1,8 +1,8 @@
-"""Centralized SGD in step with a run's rounds, and how far the global model is from it (Zhao et al. 2018, eq. 1).
+"""Centralized SGD in step with a run's rounds, and the global model's distance from it (Zhao et al. 2018, eq. 1).
 
-It starts from the same weights and trains on the union of the clients' data with a batch of K B, as many
-steps a round as a client takes on average. Its engine is its own, so that nothing of it counts as the
-run's; its State goes into the run's checkpoint.
+It starts from the same weights and trains on the union of the clients' data with a batch of K B, in each round
+for as many steps as a client of mean size takes. It has an engine of its own, so that nothing of it is counted
+for the run; its State is saved in the run's checkpoint.
 """
 
 import logging
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class Reference:
-    """The reference of one run, for its first `rounds` rounds (0: there is none, and it measures nothing)."""
+    """The reference of one run, for its first `rounds` rounds (0: no reference, and nothing is measured)."""
 
     def __init__(self, rounds: int, ctx: Context, stopped: Callable[[], bool]) -> None:
         self.rounds, self.state = rounds, State()
-        world, cohort = ctx.world, min(ctx.cohort, ctx.clients)  # centralized training has pooled its clients into one
+        world, cohort = ctx.world, min(ctx.cohort, ctx.clients)  # centralized training has a single client
         mean_size = -(-len(world.rows) // world.clients)
         local = replace(
             ctx.local, batch_size=ctx.local.batch_size * cohort, steps=ctx.local.schedule(mean_size)[1]
@@ -36,7 +36,7 @@ class Reference:
         self.ctx = replace(stage.context, engine=engine)
 
     def begin(self, params: Params) -> None:
-        """Start from the run's own first weights, saying what it costs."""
+        """Start from the run's own first weights, and log how much training it adds."""
         if not self.rounds:
             return
         shapes = {name: value.shape for name, value in self.ctx.model.params().items()}
@@ -52,7 +52,7 @@ class Reference:
         )  # fmt: skip
 
     def follow(self, number: int) -> None:
-        """Train until `number` rounds are finished; done already after an interruption, nothing happens."""
+        """Train until `number` rounds are finished; nothing happens if they are, as after an interruption."""
         while self.rounds and self.state["round"] < min(number, self.rounds):
             self.state = one_round(self.algorithm, self.state, self.ctx).after
 

@@ -1,4 +1,4 @@
-"""Label skew: how far each client's labels are from the population's."""
+"""Label skew: the distance of each client's label distribution from the population's."""
 
 from torch import Tensor
 
@@ -11,13 +11,13 @@ def cohort_emd(done: Round) -> dict[str, float]:
 
 
 def shares(label_counts: Tensor) -> Tensor:
-    """Label distributions [..., C] of counts [..., C]: each client's, or a population's."""
+    """Label distributions [..., C] from counts [..., C]: each client's, or a population's."""
     counts = label_counts.double()
     return counts / counts.sum(-1, keepdim=True)
 
 
 def emd(label_counts: Tensor) -> Tensor:
-    """Zhao et al. (2018), section 3.1, Remark 3.4: sum over classes of |p_k - p|, for each client: [N], in [0, 2].
+    """EMD (Zhao et al. 2018, section 3.1, Remark 3.4): sum over classes of |p_k - p| for each client: [N], in [0, 2].
 
     label_counts: [N, C]. The population is the union of these clients' examples.
     """

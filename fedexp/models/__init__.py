@@ -1,4 +1,4 @@
-"""Models: an encoder and a head (the last linear layer), one file a family."""
+"""Models: an encoder and a head (the last linear layer), one file for each family."""
 
 from fedexp.models.classifier import Classifier, Model
 

@@ -1,4 +1,4 @@
-"""Encoder and head, and the same as pure functions of Params."""
+"""A model of an encoder and a head, and models as pure functions of Params."""
 
 from typing import Any, cast
 
@@ -25,24 +25,24 @@ class Classifier(nn.Module):
 
 
 class Model:
-    """A Classifier as pure functions of Params: what algorithms call inside `loss` and `predict`.
+    """A network as pure functions of Params, which algorithms call inside `loss` and `predict`.
 
     Inside the engine's training pass the layers train (batch statistics, dropout); elsewhere, and with
-    training=False, they evaluate. `weights` names what is trained; a parameter with requires_grad=False is
-    one of the `buffers`. pretrained: where the weights below its head are from; None: they are random.
+    training=False, they evaluate. `weights` names the trained entries; a parameter with requires_grad=False is
+    one of the `buffers`. pretrained: the source of the weights below the head; None: they are random.
     """
 
     pretrained: str | None = None
 
     def __init__(self, net: nn.Module) -> None:
-        self.net = purify(net).eval()  # layers that ask `self.training` would be noisy in evaluation too
+        self.net = purify(net).eval()  # in training mode, other layers would add noise in evaluation too
         self.weights = [name for name, value in net.named_parameters() if value.requires_grad]
         frozen_weights = [name for name, value in net.named_parameters() if not value.requires_grad]
         self.buffers = [*frozen_weights, *(name for name, _ in net.named_buffers())]
 
     @property
     def splits(self) -> bool:
-        """Whether the net is an encoder and a head, the last linear layer, as `encode`, `head` and `features` need."""
+        """Whether the net is a Classifier, an encoder and a head, as `encode`, `head` and `features` need."""
         return isinstance(self.net, Classifier)
 
     @property
@@ -60,7 +60,7 @@ class Model:
 
     @property
     def normalisation(self) -> list[str]:
-        """Names of all entries of batch normalisation: weights, biases, running statistics."""
+        """Names of all entries of batch normalisation layers: weights, biases, running statistics."""
         layers = {path: layer for path, layer in self.net.named_modules() if isinstance(layer, BatchNorm)}
         return [f"{path}.{name}" for path, layer in layers.items() for name in layer.state_dict()]
 
@@ -79,7 +79,7 @@ class Model:
         return self._call(params, x, "encoder", training)
 
     def head(self, params: Params, features: Tensor) -> Tensor:
-        """Logits [n, C] of features [n, d]. `params` need hold no more than the head's entries."""
+        """Logits [n, C] of features [n, d]. Of `params`, only the head's entries are needed."""
         own = {name: params[name] for name in ("head.weight", "head.bias") if name in params}
         return nn.functional.linear(features, own["head.weight"], own.get("head.bias"))
 

@@ -1,11 +1,12 @@
 """Convolutions with fewer multiplications, for a client that trains alone on a CPU.
 
-A 5x5 convolution of many channels is one large matrix product of 25 multiplications an output. In Toom-Cook's
-form (Winograd's; Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4) an
-output tile of 4x4 takes an input tile of 8x8 and 64 multiplications: four an output (3.24 in tiles of 5x5), besides
-three linear transforms that do not grow with the number of channels on the other side. The gradients are the
-transposed maps, computed the same way. In float32 the result differs from a direct convolution's by rounding, about
-1e-5 of its largest value (tests/models/test_convolution.py); `hardware.convolution=direct` does without.
+A 5x5 convolution of many channels is one large matrix product with 25 multiplications per output and input channel. In
+the form of Toom and Cook (Winograd's; Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016,
+section 4) an output tile of 4x4 takes an input tile of 8x8 and 64 multiplications: four per output (3.24 in tiles of
+5x5), besides three linear transforms. The cost of transforming the input does not grow with the number of output
+channels, nor that of the output with the number of input channels. The gradients are the transposed maps, computed the
+same way. In float32 the result differs from a direct convolution's by rounding, about 1e-5 of its largest value
+(tests/models/test_convolution.py); `hardware.convolution=direct` switches this off.
 """
 
 from functools import cache
@@ -16,18 +17,18 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-_TILES = {3: (4,), 5: (4, 5)}  # by kernel: outputs a side of a tile; larger ones that save time round 2e-5 and more
-_POINTS = {  # by inputs a side of a tile, where polynomials are evaluated besides infinity
+_TILES = {3: (4,), 5: (4, 5)}  # by kernel side: tile sides; larger tiles that save time err by 2e-5 and more
+_POINTS = {  # by the side of an input tile: where polynomials are evaluated, besides infinity
     6: (0, 1, -1, 2, -2),
     8: (0, 1, -1, 2, -2, 0.5, -0.5),
-    9: (0.29, -0.29, 0.7, -0.7, 1.13, -1.13, 2.11, -2.11),  # searched for; simple fractions round four times as much
+    9: (0.29, -0.29, 0.7, -0.7, 1.13, -1.13, 2.11, -2.11),  # found by search; simple fractions err four times as much
 }
 _TILES_AT_ONCE = 512  # large enough for the threads of a matrix product, small enough for a cache
 
 
 def tile_sizes(x: Tensor, weight: Tensor, padding: int) -> list[int]:
-    """Sides of the tiles that a convolution of stride 1 can be computed in; none where that is never faster: with few
-    channels, or on another device than a CPU. Which is the fastest: fedexp.engine.convolutions.
+    """Sides of the tiles in which a convolution of stride 1 can be computed; none where tiles are never faster: with
+    few channels, or on a device other than a CPU. fedexp.engine.convolutions measures which is the fastest.
     """
     (_, _, height, width), (outputs, channels, r, other) = x.shape, weight.shape
     sides = [side + 2 * padding - r + 1 for side in (height, width)]
@@ -37,7 +38,7 @@ def tile_sizes(x: Tensor, weight: Tensor, padding: int) -> list[int]:
 
 
 def tiled(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: int) -> Tensor:
-    """Cross-correlation of stride 1, as torch.nn.functional.conv2d: x [B, C, H, W], weight [O, C, r, r].
+    """Cross-correlation of stride 1, like torch.nn.functional.conv2d: x [B, C, H, W], weight [O, C, r, r].
 
     tile: one of tile_sizes.
     """
@@ -46,7 +47,8 @@ def tiled(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: in
 
 @cache
 def _transforms(tile: int, r: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the input [n, n], the weight [n, r] and the output [tile, n], n = tile + r - 1; each goes to both sides."""
+    """The matrices that transform the input [n, n], the weight [n, r] and the output [tile, n], n = tile + r - 1. Each
+    is applied to both dimensions of a tile."""
     n = tile + r - 1
     points = torch.tensor(_POINTS[n], dtype=torch.float64)
 
@@ -55,19 +57,19 @@ def _transforms(tile: int, r: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, 
         return torch.cat([points[:, None] ** torch.arange(degree), at_infinity[None]])
 
     inverse, weight, output = torch.linalg.inv(values(n)), values(r), values(tile).T
-    scale = weight.abs().sum(1, keepdim=True)  # balances the two sides, so that neither rounds coarsely
+    scale = weight.abs().sum(1, keepdim=True)  # balances input and weight, so that neither rounds coarsely
     into, of_weight, out = (side.to(dtype).contiguous() for side in (inverse.T * scale, weight / scale, output))
     return into, of_weight, out
 
 
 def _both(side: Tensor, x: Tensor) -> Tensor:
-    """side [a, b] on the first two dimensions of x [b, b, ...]: [a, a, the others as one]."""
+    """The matrix `side` [a, b] applied to the first two dimensions of x [b, b, ...]: [a, a, the others as one]."""
     rows = (side @ x.reshape(len(x), -1)).view(len(side), x.shape[1], -1)
     return torch.matmul(side, rows)
 
 
 class _Tiled(Function):
-    """[positions, tiles, channels] throughout: a position of the transformed tile is one matrix product."""
+    """Tensors are [positions, tiles, channels] throughout: each position in a transformed tile is a matrix product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, tile: int) -> Tensor:
@@ -126,7 +128,7 @@ class _Tiled(Function):
 def _overlap(tiles: Tensor, apart: int) -> Tensor:
     """Add overlapping tiles [n, n, b, down, across, C] into [b, height, width, C], both multiples of `apart`."""
     n, _, count, down, across, channels = tiles.shape
-    blocks = -(-n // apart)  # a tile touches that many squares of `apart` a side
+    blocks = -(-n // apart)  # squares of side `apart` that a tile touches, per dimension
     whole = tiles.new_zeros(count, down + blocks - 1, apart, across + blocks - 1, apart, channels)
     for i in range(blocks):
         for j in range(blocks):

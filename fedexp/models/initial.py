@@ -6,8 +6,8 @@ from fedexp.errors import require
 
 
 def initialise(net: nn.Module, initialisation: str, deviations: list[float], biases: list[float]) -> None:
-    """tensorflow: weights of the i-th convolution or linear layer from a normal distribution of deviations[i],
-    drawn anew beyond two of them (tf.truncated_normal), and its biases all biases[i]. pytorch: as they are.
+    """tensorflow: weights of the i-th convolution or linear layer from a normal distribution with deviation
+    deviations[i], truncated at two deviations (tf.truncated_normal), all its biases biases[i]. pytorch: unchanged.
 
     Raises ConfigError for another `initialisation`.
     """

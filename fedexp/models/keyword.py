@@ -9,7 +9,7 @@ from fedexp.models.classifier import Classifier
 def kws_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
     """conv 10x4x28, conv 10x4x30 stride 2x1, linear 16, fc 128, fc C, with ReLU (none after the linear layer).
 
-    No padding, no BatchNorm, no dropout. 1x50x10 and 10 classes: 68,980 parameters; 49 frames as many.
+    No padding, no BatchNorm, no dropout. 1x50x10 and 10 classes: 68,980 parameters; as many for 49 frames.
     """
     channels, frames, coefficients = shape
     time, frequency = (frames - 9 - 10) // 2 + 1, coefficients - 6

@@ -1,9 +1,9 @@
-"""BatchNorm, Dropout and LSTM as pure functions, so that a cohort trains vectorised and a client alone alike.
-Convolutions and max-pooling in the form that CPUs compute fast.
+"""BatchNorm, Dropout and LSTM as pure functions, so that a vectorized cohort trains like a client alone; convolutions
+and max-pooling in the form that CPUs compute fast.
 
-Ordinary layers change buffers in place and draw from a global generator. These read the pass that they
-belong to: how the examples of the batch are weighted (padding counts for nothing), which key the noise
-comes from, and where new running statistics are put for the engine to keep.
+Ordinary layers change buffers in place and draw from a global generator. These layers read the current training
+pass instead: the weights of the batch's examples (0 for padding), the key from which noise is drawn, and the
+place where new running statistics are put for the engine to keep.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,10 +23,11 @@ from fedexp.randomness import uniform
 
 @dataclass
 class TrainingPass:
-    """One client's forward passes on one batch: weight [B], 0 for padding, or None (there is none); key [] int64.
+    """One client's forward passes on one batch: weight [B], 0 for padding, or None (no padding); key [] int64.
 
     alone: the client trains by itself, not as a row of a stack, so that memory formats can be chosen.
-    tiles: of the paths of convolutions that are computed in tiles (fedexp.models.convolution), the tiles' sides.
+    tiles: the tiles' side for each convolution, by path, that is computed in tiles (fedexp.models.convolution).
+    statistics: new running statistics, by name.
     """
 
     weight: Tensor | None
@@ -37,7 +38,7 @@ class TrainingPass:
 
 
 class _Current(local):
-    """The pass that this thread is in. Not a ContextVar, which torch.compile cannot trace."""
+    """The current pass of this thread. Not a ContextVar, which torch.compile cannot trace."""
 
     training: TrainingPass | None = None
 
@@ -49,7 +50,7 @@ _current = _Current()
 def training(
     weight: Tensor | None, key: Tensor, alone: bool = False, tiles: Mapping[str, int] | None = None
 ) -> Iterator[TrainingPass]:
-    """Layers train within this block: batch statistics and dropout, instead of running ones and none."""
+    """Within this block layers train: with batch statistics and dropout, instead of running statistics and none."""
     before, now = _current.training, TrainingPass(weight, key, alone, tiles or {})
     _current.training = now
     try:
@@ -60,7 +61,7 @@ def training(
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """Layers evaluate within this block, also inside a training pass (a teacher, a frozen encoder)."""
+    """Within this block layers evaluate, even inside a training pass (a teacher, a frozen encoder)."""
     before, _current.training = _current.training, None
     try:
         yield
@@ -70,7 +71,7 @@ def frozen() -> Iterator[None]:
 
 @contextmanager
 def aside() -> Iterator[TrainingPass]:
-    """Within this block of a training pass layers train as in it, but new running statistics are put aside."""
+    """Within this block layers train as in the surrounding pass, but new running statistics are kept separately."""
     before = _current.training
     _current.training = now = replace(before, statistics={})
     try:
@@ -80,9 +81,10 @@ def aside() -> Iterator[TrainingPass]:
 
 
 def keep(values: dict[str, Tensor]) -> None:
-    """From within a client's loss: new values, by name, of entries of its weights that are not trained.
+    """To be called within a client's loss: set new values, by name, of entries of `params` that are not trained.
 
-    They hold from its next step on, as new running statistics do: what an algorithm carries from step to step.
+    They hold from the client's next step on, as new running statistics do. Algorithms use them to carry values from
+    step to step.
     """
     _current.training.statistics.update(values)
 
@@ -105,7 +107,7 @@ class BatchNorm(nn.Module):
         if now is None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         if x.device.type == "cpu" and not now.alone:
-            x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorised backward knows no mixed types on a CPU
+            x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types on a CPU
         if now.weight is None:
             y, mean, inverse = torch.native_batch_norm(
                 x, self.weight, self.bias, None, None, True, self.momentum, self.eps
@@ -120,7 +122,7 @@ class BatchNorm(nn.Module):
         return y
 
     def _weighted(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same over the examples that count (weight > 0) alone."""
+        """The same over the real examples alone (weight > 0): output, mean, variance and count."""
         real = (weight > 0).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
         over = [d for d in range(x.dim()) if d != 1]
         shape = (1, -1, *[1] * (x.dim() - 2))
@@ -155,9 +157,9 @@ class Dropout(nn.Module):
 
 
 class Convolution(nn.Conv2d):
-    """An ordinary convolution that, for a client alone on a CPU, is computed in tiles where that is faster."""
+    """An ordinary convolution that, for a client alone on a CPU, is computed in tiles if the pass says so."""
 
-    path = ""  # where it is in its net
+    path = ""  # its place in the net
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
@@ -168,18 +170,18 @@ class Convolution(nn.Conv2d):
 
     @property
     def border(self) -> int:
-        """Its padding on every side, where it is ordinary."""
+        """The padding on every side of an ordinary convolution."""
         return int(self.padding[0])
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether it is of the kind that tiles can compute."""
+        """Whether it is of the kind that can be computed in tiles."""
         ones = {*self.stride, *self.dilation, self.groups}
         return ones == {1} and self.padding_mode == "zeros" and len({*self.padding}) == 1  # not "same"
 
 
 class MaxPool(nn.MaxPool2d):
-    """Max-pooling that, for a client alone on a CPU, works with channels last: several times faster in PyTorch."""
+    """Max-pooling that, for a client alone on a CPU, uses channels-last memory: several times faster in PyTorch."""
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
@@ -189,7 +191,7 @@ class MaxPool(nn.MaxPool2d):
 
 
 class Linear(nn.Linear):
-    """An ordinary linear layer. A row of a stack adds its bias itself: vectorised, F.linear scales it by 1 first."""
+    """An ordinary linear layer. In a stack the bias is added separately: vectorized, F.linear scales it by 1 first."""
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
@@ -199,8 +201,8 @@ class Linear(nn.Linear):
 
 
 class Lstm(nn.LSTM):
-    """Batches first, one direction, from a state of zeros. PyTorch's own for a client alone on a CPU; else step by step
-    in operations that can be vectorized."""
+    """An LSTM with the batch first, in one direction, from a state of zeros: PyTorch's own for a client alone on a CPU;
+    otherwise step by step in operations that can be vectorized."""
 
     def forward(  # type: ignore[override]  # it takes no packed sequences
         self, x: Tensor, state: None = None
@@ -225,16 +227,15 @@ _IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)
 
 
 def purify(net: nn.Module) -> nn.Module:
-    """Replace each ordinary BatchNorm, Dropout, Conv2d, MaxPool2d, Linear and LSTM in `net` by its kind here.
+    """Replace each ordinary BatchNorm, Dropout, Conv2d, MaxPool2d, Linear and LSTM in `net` by its counterpart here.
 
-    Weights are kept.
-
-    So a user's own model may use the ordinary ones. Raises TypeError for layers that cannot be pure
-    (other recurrent ones, batch norms without running statistics and the like). Noise that a model adds itself where
-    `self.training` (F.dropout, say) cannot be seen here: a Model's net is in eval mode, so it is off in training too.
+    Weights are kept. A user's own model may therefore use the ordinary layers. Raises TypeError for layers without a
+    pure form (other recurrent layers, batch norms without running statistics and the like). Noise that a model itself
+    adds if `self.training` (such as F.dropout) cannot be replaced: a Model's net is in eval mode, so that noise is off
+    in training too.
     """
     streams = 0
-    replaced: dict[nn.Module, nn.Module] = {}  # a layer used at several places stays one layer
+    replaced: dict[nn.Module, nn.Module] = {}  # a layer used in several places stays one layer
     for path, module in list(net.named_modules(remove_duplicate=False)):
         new: nn.Module | None = None
         if module in replaced:

@@ -1,4 +1,4 @@
-"""The stacked LSTM for the next character (McMahan et al. 2017, section 3), as LEAF has it."""
+"""The stacked LSTM that predicts the next character (McMahan et al. 2017, section 3), as in LEAF."""
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ def lstm(
 ) -> Classifier:  # fmt: skip
     """Embedding of 8, two LSTM layers of 256, the last step's output to fc C. shape: (length,) of tokens.
 
-    vocabulary: how many tokens there are; null: as many as classes. PyTorch's layers have two bias vectors where
-    TensorFlow's, LEAF's, have one and add 1 to the forget gate; here that 1 is the gate's first bias (forget_bias).
-    80 characters and classes: 819,920 parameters; LEAF's 817,872.
+    vocabulary: the number of different tokens; null: as many as classes. PyTorch's layers have two bias vectors; those
+    of TensorFlow, which LEAF uses, have one and add 1 to the forget gate. Here the gate's first bias starts at that 1
+    (forget_bias). 80 characters and classes: 819,920 parameters; LEAF's model has 817,872.
     """
     require(len(shape) == 1, "model", "lstm", f"needs examples of one dimension, tokens, not of shape {shape}")
     sizes = {"embedding": embedding, "hidden": hidden, "layers": layers, "vocabulary": vocabulary or classes}
@@ -27,7 +27,7 @@ def lstm(
 
 
 class _LastStep(nn.Module):
-    """Tokens [n, length] to what the uppermost LSTM layer gives at the last of them [n, hidden]."""
+    """Maps tokens [n, length] to the uppermost LSTM layer's output at the last token [n, hidden]."""
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, forget_bias: float) -> None:
         super().__init__()

@@ -10,8 +10,8 @@ from fedexp.models.initial import initialise
 def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512, initialisation: str = "pytorch") -> Classifier:
     """conv 5x5x32 same, pool 2, conv 5x5x64 same, pool 2, fc `hidden`, fc C, with ReLU.
 
-    1x28x28 and 10 classes: 1,663,370 parameters; 62 classes: 1,690,046; other shapes change the input of
-    the hidden layer alone. Pooling stands before ReLU: the same function, on a quarter of the entries.
+    1x28x28 and 10 classes: 1,663,370 parameters; 62 classes: 1,690,046. Images of other sides change only the
+    hidden layer's input. Pooling comes before ReLU: the same function, on a quarter of the entries.
     initialisation=tensorflow: deviations and biases of 0.1 everywhere, as TensorFlow's MNIST tutorial.
     """
     channels, height, width = shape

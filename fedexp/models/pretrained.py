@@ -1,4 +1,4 @@
-"""A start from pre-trained weights: all entries below the head, which stays as it was initialised."""
+"""Starting from pre-trained weights: all entries below the head are replaced; the head stays as initialised."""
 
 import pickle
 import re
@@ -17,16 +17,17 @@ _SHOWN = 3  # entries that an error names
 
 
 def is_torchvision_s(source: str) -> bool:
-    """Whether `source` names weights as torchvision does: ResNet18_Weights.IMAGENET1K_V1."""
+    """Whether `source` is a name of torchvision's weights, such as ResNet18_Weights.IMAGENET1K_V1."""
     return re.fullmatch(r"\w+_Weights\.\w+", source) is not None
 
 
 def load(net: nn.Module, source: str) -> None:
-    """Put the entries of `source` into a freshly initialised encoder and head, in place; those of the head stay.
+    """Load the entries of `source` into the encoder of a freshly initialised Classifier, in place; its head stays.
 
-    source: a file with a state dict, as are a finished run's model.pt and torchvision's files, or the name of weights
-    that torchvision downloads. Entries are named as in the model, or as in its encoder. Raises ConfigError where it
-    cannot be had, or where an entry is missing, of another shape, or neither the model's nor of the file's own head.
+    source: a file with a state dict, such as a finished run's model.pt or a file of torchvision's, or the name of
+    weights that torchvision downloads. Entries are named as in the model, or as in its encoder. Raises ConfigError if
+    the source cannot be read or downloaded, or if an entry is missing, has another shape, or belongs neither to the
+    model nor to the file's own head.
     """
     require(isinstance(net, Classifier), _KEY, source, "needs a model of an encoder and a head, which is replaced")
     encoder = cast(Classifier, net).encoder
@@ -48,7 +49,7 @@ def load(net: nn.Module, source: str) -> None:
 
 
 def _without_counts(entries: Params) -> Params:
-    """All but how many batches a normalisation has seen, which nothing here uses."""
+    """All entries but normalisation layers' counts of batches, which nothing here uses."""
     return {name: leaf for name, leaf in entries.items() if not name.endswith("num_batches_tracked")}
 
 

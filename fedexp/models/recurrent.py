@@ -6,7 +6,8 @@ from torch import Tensor
 
 
 def unrolled(x: Tensor, inputs: Tensor, own: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs [n, length, h] of x [n, length, d], the last of them, and the last cell state [n, h], from zeros.
+    """Outputs [n, length, h] for x [n, length, d], the last output [n, h] and the last cell state [n, h]. The initial
+    state is zero.
 
     inputs [4 h, d], own [4 h, h], bias [4 h]: PyTorch's weight_ih, weight_hh and the sum of both biases.
     """

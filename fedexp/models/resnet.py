@@ -40,13 +40,13 @@ class _Residual(nn.Module):
 
 
 def resnet18(shape: tuple[int, ...], classes: int, stem: str = "cifar") -> Classifier:
-    """Stem 3x3 stride 1, no max-pool; stem=imagenet: torchvision's own, 7x7 stride 2 with max-pool, for which there are
-    pre-trained weights. 15 classes: 11,176,527 parameters."""
+    """stem=cifar: 3x3 stride 1, no max-pool; stem=imagenet: torchvision's own, 7x7 stride 2 with max-pool, for which
+    there are pre-trained weights. 15 classes: 11,176,527 parameters."""
     return _torchvision(models.resnet18, shape, classes, stem)
 
 
 def resnet50(shape: tuple[int, ...], classes: int, stem: str = "cifar") -> Classifier:
-    """Stems as resnet18's. 10 classes: 23,520,842 parameters and 53,120 buffers."""
+    """Stems as in resnet18. 10 classes: 23,520,842 parameters and 53,120 entries of buffers."""
     return _torchvision(models.resnet50, shape, classes, stem)
 
 

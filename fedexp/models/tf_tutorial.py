@@ -9,7 +9,7 @@ from fedexp.models.initial import initialise
 
 
 class LocalResponse(nn.Module):
-    """TensorFlow's lrn(depth_radius 4, bias 1, alpha 0.001/9, beta 0.75): PyTorch divides alpha by its size.
+    """TensorFlow's lrn(depth_radius 4, bias 1, alpha 0.001/9, beta 0.75). PyTorch's own would divide alpha by its size.
 
     The sums over nine neighbouring channels are one product with a band of ones, many times faster than nine shifts.
     """

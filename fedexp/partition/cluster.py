@@ -1,7 +1,7 @@
-"""Cluster skew (CADIS, section V): clients fall into groups of equal labels, some groups far larger than others.
+"""Cluster skew (CADIS, section V): clients form groups that hold the same labels, some far larger than others.
 
 Within a client every label has the same count; every example is used at most once, and many are not used.
-Sizes are drawn anew until every class suffices, at most `tries` times.
+Sizes are drawn anew until every class has enough examples, at most `tries` times.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def multi_cluster(
     dataset: Dataset, clients: int, seed: int, ratios: list[float], mean: float, deviation: float,
     smallest: int = 1, largest: int | None = None, tries: int = 100,
 ) -> list[Tensor]:  # fmt: skip
-    """MC: one cluster a ratio, clients shared out by the ratios, classes in contiguous blocks, one a cluster.
+    """MC: one cluster for each ratio, clients divided by the ratios, and one contiguous block of classes per cluster.
 
     A client has n ~ N(mean, deviation) examples, clipped to [smallest, largest].
     """
@@ -44,7 +44,7 @@ def single_cluster(
     dataset: Dataset, clients: int, seed: int, share: float, mean: float, deviation: float = 0.0,
     labels_per_client: int | None = None, smallest: int = 1, largest: int | None = None, tries: int = 100,
 ) -> list[Tensor]:  # fmt: skip
-    """BC and UC: a `share` of the clients holds the first classes; each other client random other classes.
+    """BC and UC: a `share` of the clients holds the first classes; every other client holds random other classes.
 
     labels_per_client: null for a fifth of the classes. deviation 0: balanced (BC); above: unbalanced (UC).
     """
@@ -69,7 +69,7 @@ def single_cluster(
 
 
 def _share_out(clients: int, ratios: list[float]) -> list[int]:
-    """Clients of each cluster by largest remainder: they sum to `clients`."""
+    """The number of clients in each cluster, rounded by largest remainder so that they sum to `clients`."""
     exact = np.array(ratios) / sum(ratios) * clients
     counts = np.floor(exact + 1e-9).astype(int)
     rest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
@@ -81,7 +81,7 @@ def _draw(
     dataset: Dataset, labels: Callable[[], list[np.ndarray]], mean: float, deviation: float, smallest: int,
     largest: int | None, tries: int, random: np.random.Generator,
 ) -> list[Tensor]:  # fmt: skip
-    """Examples of clients whose labels `labels()` gives, each label of a client equally often."""
+    """The examples of clients whose labels are drawn by `labels()`; a client holds each of its labels equally often."""
     require(1 <= mean < inf, "partition.mean", mean, "must be at least 1 example a client")
     require(smallest >= 1, "partition.smallest", smallest, "must be at least 1 example a client")
     require(0 <= deviation < inf, "partition.deviation", deviation, "must be at least 0")

@@ -20,9 +20,9 @@ def dirichlet(
 
     client_prior (Hsu et al. 2019; FedCat): each client has class shares q_k ~ Dir(alpha 1_C) and equally
     many examples (or with quantity skew), drawn by q_k; classes that run out are redrawn.
-    class_split (NIID-Bench; FedConcat): each class is split over the clients by p ~ Dir(alpha 1_N), clients
-    that hold their even share already getting none; all is redone until no client has fewer than
-    `min_size` examples, at most `tries` times.
+    class_split (NIID-Bench; FedConcat): each class is split over the clients by p ~ Dir(alpha 1_N), where clients
+    that already hold an even share of all examples get none; the whole split is repeated until no client has fewer
+    than `min_size` examples, at most `tries` times.
     """
     require(
         0 < alpha < inf, "partition.alpha", alpha,
@@ -49,7 +49,7 @@ def dirichlet(
 def _client_prior(
     labels: np.ndarray, classes: int, sizes: np.ndarray, alpha: float, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Examples go one by one to a random client that still has room, so that no client comes last."""
+    """Examples are dealt one by one to random clients that still have room, so that no client must take the rest."""
     prior = random.dirichlet(np.full(classes, alpha), len(sizes))
     pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in range(classes)]
     there = np.array([float(bool(pool)) for pool in pools])

@@ -12,8 +12,9 @@ from fedexp.randomness import numpy_generator
 def domains(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
     """Client k belongs to domain k mod D, of D; a domain's examples are shuffled and split evenly among its clients.
 
-    With D clients it is the natural partition. A data set says by `owners` whose examples are whose: image_folder has
-    them from folders, train/DOMAIN/CLASS/. Raises ConfigError for fewer clients than domains, or fewer examples.
+    With D clients it is the natural partition. A data set's `owners` hold the domains: image_folder reads them from the
+    folders train/DOMAIN/CLASS/. Raises ConfigError for fewer clients than domains, or for a domain with fewer examples
+    than clients.
     """
     require(
         dataset.owners is not None, "partition", "domains",

@@ -16,12 +16,12 @@ def emd(
     """Every client has EMD `target` to a uniform population; each example is used at most once.
 
     One distribution P over the C classes is made; client k uses P shifted by k places, so that C clients
-    together hold every class equally often. All clients have M = `per_client` examples. null: the largest
-    multiple of 50 C (of C, where there are fewer) that the smallest class can serve, which reaches all of
-    the paper's eight values exactly for C = 10. Other targets give the nearest of the multiples of 2 / M.
+    together hold every class equally often. All clients have M = `per_client` examples; null: the largest
+    multiple of 50 C (of C, where examples are too few) for which the smallest class suffices, which reaches all
+    of the paper's eight values exactly for C = 10. Other targets are rounded to the nearest multiple of 2 / M.
 
     shape=random draws how many classes lie above uniform, which, and by how much; shape=peak raises one
-    class and lowers the others equally. `distribution` numbers the draws that a seed gives.
+    class and lowers the others equally. `distribution` is the number of the draw for one seed.
     """
     classes, labels = dataset.classes, dataset.train_y.numpy()
     largest = 2 * (1 - 1 / classes)
@@ -73,7 +73,7 @@ def _size(available: np.ndarray, clients: int, wanted: int | None) -> int:
 def _counts(classes: int, size: int, excess: int, shape: str, random: np.random.Generator) -> np.ndarray:
     """Examples of each class [C] that client 0 holds: `size` in all, `excess` of them above uniform."""
     uniform = size // classes
-    # s classes above uniform leave (C - s) uniform shares to take from, and each takes one example or more.
+    # With s classes above uniform, (C - s) uniform shares remain to take from, and each of the s takes at least one.
     most = 1 if shape == "peak" else min(classes - 1, classes - -(-excess // uniform), max(1, excess))
     above = int(random.integers(1, most + 1))
     order = random.permutation(classes)
@@ -90,7 +90,8 @@ def _counts(classes: int, size: int, excess: int, shape: str, random: np.random.
 
 
 def _share(total: int, places: int, cap: int, random: np.random.Generator) -> np.ndarray:
-    """`total` in random whole parts of at most `cap`: each uniform over what leaves the rest possible."""
+    """`total` split at random into `places` whole parts of at most `cap`. Each part is uniform over the values with
+    which the remaining parts can still reach the total."""
     parts = np.zeros(places, dtype=int)
     for place in range(places):
         left, later = total - parts.sum(), places - place - 1

@@ -10,7 +10,7 @@ from fedexp.randomness import numpy_generator
 
 
 def iid(dataset: Dataset, clients: int, seed: int, quantity_alpha: float | None = None) -> list[Tensor]:
-    """Shuffle and split, evenly or with quantity skew."""
+    """All examples shuffled and split, evenly or with quantity skew."""
     random = numpy_generator(seed, "partition")
     sizes = client_sizes(len(dataset.train_y), clients, quantity_alpha, random)
     order = random.permutation(len(dataset.train_y))

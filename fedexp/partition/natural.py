@@ -1,4 +1,4 @@
-"""The partition that the data come with: a writer, a camera, a pharmacy is a client."""
+"""The partition that the data come with: each writer, camera or pharmacy is a client."""
 
 import torch
 from torch import Tensor

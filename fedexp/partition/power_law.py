@@ -1,4 +1,4 @@
-"""PA (CADIS's Pareto): few labels a client, client sizes from a heavy-tailed law."""
+"""PA (CADIS's Pareto): few labels per client, client sizes from a heavy-tailed law."""
 
 from math import inf, isfinite
 
@@ -16,9 +16,9 @@ def power_law(
 ) -> list[Tensor]:
     """Each client draws labels with replacement, so that some hold fewer than `labels_per_client`.
 
-    Its total is lognormal(log_mean, log_deviation), as much for each draw of a label, at least one example
-    and at most the class. Clients draw examples independently: examples are reused across clients, as in
-    the published index files.
+    A client's size is lognormal(log_mean, log_deviation), divided equally among its draws of labels: at least one
+    example for each draw, and at most all examples of a class. Clients draw examples independently: several clients
+    may hold the same example, as in the published index files.
     """
     require(
         1 <= labels_per_client <= dataset.classes, "partition.labels_per_client", labels_per_client,

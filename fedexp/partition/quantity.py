@@ -1,4 +1,4 @@
-"""Quantity skew on top of any partition: clients keep unequal shares of what it gave them."""
+"""Quantity skew on top of any partition: clients keep unequal shares of the examples that it gave them."""
 
 from math import inf
 
@@ -11,11 +11,11 @@ from fedexp.randomness import numpy_generator
 
 
 def thinned(parts: list[Tensor], labels: Tensor, alpha: float, seed: int) -> list[Tensor]:
-    """Client k keeps round(n_k q_k / max q) of its n_k examples, one at least, with q ~ Dirichlet(alpha 1_N): whoever
-    has the largest share keeps all. Label distributions stay as they are, up to rounding.
+    """Client k keeps round(n_k q_k / max q) of its n_k examples, at least one, with q ~ Dirichlet(alpha 1_N): the
+    client with the largest share keeps all. Label distributions stay as they are, up to rounding.
 
-    parts: example ids of each client; labels: of all examples. Examples that nobody keeps are not used: a partition
-    that has a `quantity_alpha` of its own uses all. Raises ConfigError for an alpha that is not above 0 and finite.
+    parts: example ids of each client; labels: of all examples. Examples that no client keeps are not used; partitions
+    with a `quantity_alpha` of their own use all. Raises ConfigError for an alpha that is not above 0 and finite.
     """
     require(0 < alpha < inf, "partition.quantity_skew", alpha, "must be above 0 and finite, or null")
     random = numpy_generator(seed, "quantity skew")
@@ -24,7 +24,7 @@ def thinned(parts: list[Tensor], labels: Tensor, alpha: float, seed: int) -> lis
 
 
 def _some(part: Tensor, labels: Tensor, keep: float, random: np.random.Generator) -> Tensor:
-    """A share of the examples, and the same of each label: what rounding leaves goes to the largest remainders."""
+    """A share of the examples, and the same share of each label, rounded by largest remainder."""
     there, counts = np.unique(labels.numpy(), return_counts=True)
     exact = counts * keep
     kept = np.floor(exact).astype(int)

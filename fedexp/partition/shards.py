@@ -12,9 +12,9 @@ from fedexp.randomness import numpy_generator
 def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> list[Tensor]:
     """`per_client` shards for each client, all of different classes; all examples are used.
 
-    Each class is cut into equal shards of its own, so that a client sees exactly `per_client` classes
-    also where classes are unequal (MNIST; cutting the sorted list into equal parts would straddle them).
-    One shard a client and as many clients as classes: client c holds class c, as in Zhao et al.
+    Each class is cut into equal shards of its own, so that a client holds exactly `per_client` classes even
+    if classes differ in size (as in MNIST, where equal parts of the sorted list would straddle classes).
+    With one shard per client and as many clients as classes, client c holds class c, as in Zhao et al.
     """
     labels, classes = dataset.train_y.numpy(), dataset.classes
     total = clients * per_client
@@ -45,10 +45,10 @@ def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> li
 
 
 def _deal(cuts: np.ndarray, clients: int, per_client: int, random: np.random.Generator) -> list[list[int]]:
-    """Classes of each client: different ones for each, as often as `cuts` says in all.
+    """The classes of each client, all different, so that class c occurs cuts[c] times in all.
 
-    Deals the classes one after another to the clients with most places left, ties at random: always
-    possible, because no class has more shards than there are clients.
+    Classes are dealt one after another to the clients with most places left, ties broken at random. That is
+    always possible, because no class has more shards than there are clients.
     """
     if per_client == 1:
         return [[client % len(cuts)] for client in range(clients)]

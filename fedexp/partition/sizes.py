@@ -1,4 +1,4 @@
-"""How many examples each client gets."""
+"""The number of examples of each client."""
 
 from math import inf
 
@@ -8,7 +8,7 @@ from fedexp.errors import require
 
 
 def client_sizes(examples: int, clients: int, quantity_alpha: float | None, random: np.random.Generator) -> np.ndarray:
-    """Sizes [N] that sum to `examples`: equal (to within one), or with quantity skew Dirichlet(alpha).
+    """Sizes [N] that sum to `examples`: equal (to within one), or in proportions drawn from Dirichlet(quantity_alpha).
 
     With skew every client keeps at least one example. Raises ConfigError for fewer examples than clients.
     """

@@ -1,1 +1,1 @@
-"""What an update may tell of a client: parts that any algorithm combines with. none.py is the contract."""
+"""Differential privacy: parts that any algorithm can use. none.py defines their interface."""

@@ -1,10 +1,10 @@
 """DP-FedAvg with a clipping norm that follows a quantile of the updates' norms (Andrew et al., NeurIPS 2021).
 
-A client sends with its update whether the norm was at most C: b_k. With the noisy share
-b = (sum_S (b_k - 1/2) + N(0, sigma_b^2)) / K + 1/2, after the round C <- C exp(-eta_C (b - gamma)).
+A client uploads with its update whether the update's norm was at most C: b_k. From the noisy share
+b = (sum_S (b_k - 1/2) + N(0, sigma_b^2)) / K + 1/2 follows, after the round, C <- C exp(-eta_C (b - gamma)).
 
-The noise on updates is raised to z_D = (z^-2 - (2 sigma_b)^-2)^(-1/2) times C, so that both together cost what z alone
-does: epsilon is that of z.
+The noise on updates is raised to z_D = (z^-2 - (2 sigma_b)^-2)^(-1/2) times C, so that updates and counts together cost
+as much privacy as updates alone with noise z: epsilon is that of z.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class AdaptiveClipping(DpFedAvg):
         return {"clip_norm": memory["clip_norm"] * torch.exp(torch.as_tensor(-self.rate * (share - self.quantile)))}
 
     def metrics(self, memory: Tree, rounds: int, ctx: Context, sampling: str | None) -> dict[str, float]:
-        """And the norm that the next round clips to."""
+        """Epsilon, and the clipping norm of the next round."""
         return {**super().metrics(memory, rounds, ctx, sampling), "clip_norm": float(memory["clip_norm"])}
 
     def _count_noise(self, ctx: Context) -> float:

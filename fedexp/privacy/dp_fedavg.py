@@ -1,18 +1,17 @@
 """User-level differential privacy: DP-FedAvg (McMahan, Ramage, Talwar, Zhang, ICLR 2018).
 
 w <- w + lr / K (sum_S clip(w_k - w) + N(0, (z C)^2 I)), clip(x) = x min(1, C / ||x||) over all trained entries. All
-clients count alike, and K is the expected size of a cohort, whoever takes part: to divide by the actual number would
-tell who did.
+clients count alike, and K is the expected size of a cohort: dividing by the actual size would reveal who took part.
 
 Epsilon is computed after every round by Google's dp-accounting, from z, the way clients are drawn and the number of
-rounds. Where each client is drawn by itself (selection=poisson), neighbours differ in one client more or less, and the
-sum's sensitivity is C. Where K of N are drawn, neighbours differ in a client that is replaced by another: the
-sensitivity is 2 C and the accountant's noise multiplier z / 2. What the Poisson formula would give there is a column of
-its own, `epsilon_if_poisson`: papers often report it, but it is not what was done.
+rounds. If each client is drawn independently (selection=poisson), neighbouring data sets differ in one client more or
+less, and the sum's sensitivity is C. If K of N are drawn, they differ in one client that is replaced by another: the
+sensitivity is 2 C and the accountant's noise multiplier z / 2. For that case the column `epsilon_if_poisson` has the
+value of the Poisson formula: papers often report it, but clients were not drawn so.
 
-Covered are the models that leave the server. Not covered are what a simulation writes beside them (training losses,
-divergences, accuracies on clients' own data), hyper-parameters that were chosen by looking at the data, and noise that
-somebody who knows the seed can draw again.
+The guarantee covers the models that leave the server. It does not cover what a simulation records besides (training
+losses, divergences, accuracies on clients' own data), hyper-parameters chosen by looking at the data, and noise that
+anybody who knows the seed can draw again.
 """
 
 import logging
@@ -42,8 +41,8 @@ _ASSUMPTIONS = {
 
 @dataclass(frozen=True)
 class DpFedAvg(NoPrivacy):
-    """noise_multiplier: z, noise on the sum of updates in units of C. clip: C; null: none, which needs z = 0. delta:
-    below 1 / N. accountant: rdp, or pld (tighter, for selection=poisson alone)."""
+    """noise_multiplier: z, noise on the sum of updates in units of C. clip_norm: C; null: no clipping, which needs
+    z = 0. delta: below 1 / N. accountant: rdp, or pld (tighter, for selection=poisson only)."""
 
     noise_multiplier: Annotated[float, AtLeast(0)] = 1.0
     clip_norm: Annotated[float | None, Above(0)] = 1.0
@@ -58,7 +57,7 @@ class DpFedAvg(NoPrivacy):
         )  # fmt: skip
 
     def check(self, ctx: Context, sampling: str | None) -> None:
-        """Raises ConfigError also where the accountant is not installed."""
+        """Raise ConfigError for settings that cannot work, or if the accountant is not installed."""
         found = find_spec("dp_accounting") is not None
         require(found, "privacy", type(self).__name__, "needs dp-accounting for its epsilon: install fedexp[privacy]")
         require(
@@ -81,7 +80,7 @@ class DpFedAvg(NoPrivacy):
         return torch.ones(len(weights))
 
     def perturb(self, mean: Params, cohort: int, memory: Tree, ctx: Context, number: int) -> Params:
-        """The sum over those who took part, divided by the expected number, and noise."""
+        """The sum of the cohort's updates divided by the expected size of a cohort, with noise."""
         share = cohort / ctx.cohort
         if self.noise_multiplier == 0:
             return tree.apply(lambda leaf: leaf * share, mean)
@@ -97,7 +96,7 @@ class DpFedAvg(NoPrivacy):
         return self.noise_multiplier * (self.clip_norm or 0.0)
 
     def metrics(self, memory: Tree, rounds: int, ctx: Context, sampling: str | None) -> dict[str, float]:
-        """Epsilon of all rounds until now, for `delta`."""
+        """Epsilon of all rounds so far, for `delta`."""
         drawn = (self.noise_multiplier, ctx.clients, ctx.cohort, rounds, self.delta)
         if sampling == "poisson":
             return {"epsilon": epsilon(*drawn, "poisson", self.accountant)}
@@ -113,7 +112,7 @@ def norm(update: Params) -> Tensor:
 
 
 def scaled(update: Params, largest: float | Tensor) -> Params:
-    """The update, shortened to a norm of `largest` where it is longer."""
+    """The update, scaled to a norm of `largest` if it is longer."""
     length = norm(update)
     factor = torch.where(length > largest, largest / length, 1.0)
     return {name: leaf * factor for name, leaf in update.items()}
@@ -124,11 +123,11 @@ def epsilon(
     noise_multiplier: float, clients: int, cohort: int, rounds: int, delta: float, sampling: str,
     accountant: str = "rdp",
 ) -> float:  # fmt: skip
-    """Epsilon after so many rounds of sums whose noise has `noise_multiplier` times the norm that updates are clipped
-    to; sampling: poisson or fixed (module docstring). Needs dp-accounting."""
+    """Epsilon after `rounds` rounds of sums with noise of deviation `noise_multiplier` times the clipping norm.
+    sampling: poisson or fixed (module docstring). Needs dp-accounting."""
     import dp_accounting
 
-    logging.getLogger("absl").setLevel(logging.ERROR)  # of orders near 1, which do not converge and are left out
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orders near 1 do not converge: left out, with a warning
     if sampling == "poisson":
         relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
         event = dp_accounting.PoissonSampledDpEvent(

@@ -1,4 +1,4 @@
-"""No privacy mechanism, and the contract of all of them."""
+"""No privacy mechanism, and the interface of all mechanisms."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,11 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class NoPrivacy(Frozen):
-    """Updates and their mean stay as they are. Only trained entries pass through here.
+    """Updates and their mean stay unchanged. Only trained entries pass through these functions.
 
-    A mechanism covers what leaves the server through the mean of bounded updates; an algorithm with other ways for the
-    server to learn of its clients refuses every mechanism but this (fedexp/algorithms/fedavg.py).
-    sampling: how clients are drawn, in the words of a selection (fedexp/selection/uniform.py).
+    A mechanism protects what leaves the server through the mean of clipped updates. An algorithm in which the server
+    learns of clients in other ways allows no mechanism but this one (fedexp/algorithms/fedavg.py).
+    sampling: how clients are drawn, as told by the selection (fedexp/selection/uniform.py).
     """
 
     def __post_init__(self) -> None:
@@ -27,35 +27,35 @@ class NoPrivacy(Frozen):
         """Raise ConfigError for settings that cannot work with these clients."""
 
     def init(self, ctx: Context) -> Tree:
-        """What the server remembers for the mechanism before the first round."""
+        """The server's memory for the mechanism before the first round."""
         return {}
 
     def download(self, memory: Tree) -> Tree:
-        """What a client must know to bound its update: it crosses down to each, and is counted."""
+        """What a client must know to clip its update: it is downloaded by each client, and counted."""
         return {}
 
     def clip(self, update: Params, received: Tree) -> tuple[Params, Tree]:
-        """ONE client's update, bounded, and what else the client says, which crosses up as well; before the update is
-        compressed. The server bounds what it has read once more. received: what `download` gave."""
+        """ONE client's update, clipped before it is compressed, and what else the client uploads for the mechanism.
+        The server clips the decoded update once more. received: what `download` returned."""
         return update, {}
 
     def weights(self, weights: Tensor) -> Tensor:
-        """How much each update counts in the mean [K], given what the selection says."""
+        """The weight of each update in the mean [K], given the selection's weights [K]."""
         return weights
 
     def perturb(self, mean: Params, cohort: int, memory: Tree, ctx: Context, number: int) -> Params:
-        """The mean update of `cohort` clients, who may be none, as the server may use it. number: the round, from 0."""
+        """The mean update of `cohort` clients (0 or more), as the server may use it. number: the round, from 0."""
         return mean
 
     def learn(self, memory: Tree, told: Tree, ctx: Context, number: int) -> Tree:
-        """What is remembered after a round (from 0) in which clients told what `clip` had them say [K, ...]; {} where
-        nobody took part."""
+        """The server's memory after a round. told: what clients uploaded for the mechanism (see `clip`) [K, ...]; {} if
+        no client took part. number: the round, from 0."""
         return memory
 
     def metrics(self, memory: Tree, rounds: int, ctx: Context, sampling: str | None) -> dict[str, float]:
-        """What it adds to the row of metrics.csv after so many rounds. memory: what it remembers by now."""
+        """What the mechanism adds to the row of metrics.csv after `rounds` rounds. memory: the server's, after them."""
         return {}
 
     def summary(self, sampling: str | None) -> dict[str, Any]:
-        """What it adds to result.json."""
+        """What the mechanism adds to result.json."""
         return {}

@@ -1,1 +1,1 @@
-"""Which clients take part in a round: parts that any algorithm combines with. uniform.py is the contract."""
+"""Which clients take part in a round: parts that any algorithm can use. uniform.py defines their interface."""

@@ -1,9 +1,9 @@
 """CluSamp: clustered sampling by similarity (Fraboni et al., ICML 2021, algorithm 2).
 
 Clients are clustered by their last update (Ward's method on the rows of the matrix of distances, as in the
-published code); K distributions are made of the clusters so that each client's expected weight is n_k / n;
-one client is drawn from each, so that a client may be drawn twice (its two models are the same), and the K
-updates count alike. `merge=examples` weighs them by n_k instead, which is biased.
+published code). K distributions are made of the clusters such that each client's expected weight is n_k / n.
+One client is drawn from each distribution; a client may be drawn twice (its two models are the same), and the
+K updates count alike. `merge=examples` weighs them by n_k instead, which is biased.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,13 @@ from fedexp.errors import require
 from fedexp.selection.uniform import Uniform
 from fedexp.tree import Params, Stack, Tree
 
-_MOST_CLIENTS = 2000  # a second or two a round; twice as many take eight times as long
+_MOST_CLIENTS = 2000  # one or two seconds per round; twice as many clients take eight times as long
 
 
 @dataclass(frozen=True)
 class CluSamp(Uniform):
-    """distance: arccos (of the cosine; 0 to a client never drawn), l1 or l2 (squared). merge: equal or examples."""
+    """distance: arccos (of the cosine; 0 if either client was never drawn), l1 or l2 (squared). merge: equal or
+    examples."""
 
     merge: Annotated[str, OneOf("examples", "equal")] = "equal"
     distance: Annotated[str, OneOf("arccos", "l1", "l2")] = "arccos"
@@ -66,14 +67,15 @@ class CluSamp(Uniform):
         return {"updates": store, "distances": distances}
 
     def cluster(self, distances: np.ndarray, ctx: Context) -> list[Tensor]:
-        """Client ids of each group, the smallest group first: no group holds more than 1 / K of the examples.
+        """Client ids of each group, the smallest group first; no group holds more than 1 / K of the examples.
 
-        Ward's tree is cut by the examples below a node instead of by its height.
+        Ward's tree is cut by the number of examples below a node instead of by its height.
         """
         n, sizes = ctx.clients, ctx.sizes.numpy()
         if n == 1:
             return [torch.zeros(1, dtype=torch.int64)]
-        # Distances between rows, not the matrix itself; after a divergence, which the next evaluation ends, finite.
+        # Distances between the matrix's rows, not the matrix itself. They are made finite for a diverged run, which
+        # ends at its next evaluation.
         links = linkage(pdist(np.nan_to_num(distances)), "ward")
         mass = [*sizes.tolist()]
         for left, right, *_ in links:
@@ -85,10 +87,11 @@ class CluSamp(Uniform):
         return [torch.from_numpy(group) for group in groups]
 
     def distributions(self, groups: list[Tensor], ctx: Context, gen: Generator) -> Tensor:
-        """How many n-ths of distribution l client i gets: int64 [K, N], rows sum to n, columns to K n_i.
+        """The probability of client i in distribution l, in units of 1 / n: int64 [K, N]; rows sum to n, columns to
+        K n_i.
 
-        The K largest groups found one distribution each; the others' clients, shuffled within their group, are
-        poured into what room is left, one distribution after another, a client into two if it must be.
+        Each of the K largest groups begins one distribution. The other groups' clients, shuffled within their group,
+        fill the room that is left, one distribution after another; a client can be divided between two.
         """
         k, sizes = ctx.cohort, ctx.sizes
         shares = torch.zeros(k, len(sizes), dtype=torch.int64)
@@ -110,14 +113,14 @@ class CluSamp(Uniform):
     def distances(self, ids: Tensor, updates: client_rows.Store) -> Tensor:
         """Distances of the updates of clients `ids` [K] from those of all N: float64 [K, N], on the CPU.
 
-        A client's from itself is 0 by definition: next to 1 acos makes 2e-8 of the cosine's last place.
+        A client's distance from itself is set to 0: rounding in the last digit of a cosine near 1 would give 2e-8.
         """
         place, rows = updates["place"], tree.take(updates["rows"], slice(updates["count"]))
         own = tree.take(rows, place[ids])
-        pairs = ((a, F.pad(b, (0, 0, 0, 1))) for a, b in tree.columns(own, rows))  # and a row of zeros at the end
+        pairs = ((a, F.pad(b, (0, 0, 0, 1))) for a, b in tree.columns(own, rows))  # with a row of zeros at the end
         by_part = (torch.cdist(a, b, p=1) for a, b in pairs)
         found = sum(by_part, torch.zeros(())) if self.distance == "l1" else self._by_product(pairs)
-        found = found.cpu()[:, place]  # the last row, at place -1, is that of clients never drawn
+        found = found.cpu()[:, place]  # the last row, at place -1, stands for clients never drawn
         found[torch.arange(len(ids)), ids] = 0
         return found
 

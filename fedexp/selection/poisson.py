@@ -1,4 +1,4 @@
-"""Poisson sampling, as differential privacy's accountants assume it: each client by itself, with probability K / N."""
+"""Poisson sampling, as accountants of differential privacy assume: each client independently with probability K / N."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from fedexp.tree import Tree
 
 @dataclass(frozen=True)
 class Poisson(Uniform):
-    """clients_per_round, K, is the expected number: a cohort may be of any size, also empty. Client ids ascend."""
+    """clients_per_round, K, is the expected size of a cohort, which may have any size, even 0. Client ids ascend."""
 
     @property
     def sampling(self) -> str | None:

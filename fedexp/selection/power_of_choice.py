@@ -1,9 +1,9 @@
-"""Power-of-Choice (Cho, Wang and Joshi 2020, arXiv:2010.01243; AISTATS 2022): those whose loss is largest train.
+"""Power-of-Choice (Cho, Wang and Joshi 2020, arXiv:2010.01243; AISTATS 2022): the clients with the largest loss train.
 
-d candidates are drawn without replacement, in proportion to n_k; they receive the model that they would train from and
-return its mean loss on their examples (evaluated: running statistics, no dropout); the K with the largest losses train,
-among equals those of the lowest id. The survey is counted: d models down, of which the cohort's are not sent again, and
-d numbers up. It is biased by design: with d = N some clients may never train (participations.csv).
+d candidates are drawn without replacement, in proportion to n_k. They receive the model from which they would train and
+return its mean loss on their examples (evaluated: running statistics, no dropout). The K candidates with the largest
+losses train; ties go to the lowest ids. The survey is counted: d models down, of which the cohort's are not sent again,
+and d numbers up. The selection is biased by design: with d = N some clients may never train (participations.csv).
 """
 
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ from fedexp.tree import Params, Stack, Tree
 
 @dataclass(frozen=True)
 class PowerOfChoice(Uniform):
-    """candidates: d; None: 2 K, or N where that is less. drawn: candidates by their examples, or uniform. loss: on
-    which of a client's examples, all (pow-d) or one batch (cpow-d)."""
+    """candidates: d; None: 2 K, or N where that is less. drawn: whether candidates are drawn in proportion to their
+    examples or uniformly. loss: on all of a client's examples (pow-d) or on one batch (cpow-d)."""
 
     candidates: Annotated[int | None, AtLeast(1)] = None
     drawn: Annotated[str, OneOf("examples", "uniform")] = "examples"
     loss: Annotated[str, OneOf("all", "batch")] = "all"
 
     def count(self, ctx: Context) -> int:
-        """d."""
+        """d, the number of candidates."""
         return min(2 * ctx.cohort, ctx.clients) if self.candidates is None else self.candidates
 
     def check(self, ctx: Context) -> None:
@@ -72,8 +72,8 @@ class PowerOfChoice(Uniform):
 
 @dataclass(frozen=True)
 class Loss(Frozen):
-    """Asks for the mean cross-entropy of the model that a client would train from, on its examples or on so many of
-    them, drawn anew each round: float64 []."""
+    """Asks for the mean cross-entropy of the model from which a client would train, on all of its examples, or on
+    `examples` of them, drawn anew each round: float64 []."""
 
     algorithm: ClientFunctions
     round: int

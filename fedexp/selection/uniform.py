@@ -1,4 +1,4 @@
-"""Uniform selection without replacement, and the contract of all selections."""
+"""Uniform selection without replacement, and the interface of all selections."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,10 +14,10 @@ from fedexp.tree import Params, Stack, Tree
 
 @dataclass(frozen=True)
 class Uniform(Frozen):
-    """K of N clients, each set of K as likely as any other. merge: how updates count in the mean, examples (by n_k) or
-    equal, as in papers that write a plain mean.
+    """K of N clients, each set of K equally likely. merge: how updates are weighted in the mean: examples (by n_k) or
+    equal, as in papers with a plain mean.
 
-    Fields of a selection are settings; what it remembers is a nested dict of tensors that it is handed each time.
+    Fields of a selection are settings; its memory is a nested dict of tensors that is passed to its functions.
     """
 
     merge: Annotated[str, OneOf("examples", "equal")] = "examples"
@@ -27,20 +27,21 @@ class Uniform(Frozen):
 
     @property
     def sampling(self) -> str | None:
-        """How clients are drawn, if by chance alone: fixed (K of N without replacement, also all of them) or poisson
-        (each by itself); None where it depends on more, as on what clients sent."""
+        """How clients are drawn, if by chance alone: fixed (K of N without replacement, possibly all) or poisson (each
+        independently); None if the draw depends on anything else, such as what clients sent."""
         return "fixed" if type(self).select is Uniform.select else None
 
     @property
     def ordinary(self) -> bool:
-        """Whether a client is drawn once a round and counts by n_k, so that an algorithm may weigh it otherwise."""
+        """Whether clients are drawn at most once per round and weighted by n_k, so that an algorithm may use weights of
+        its own instead."""
         return self.merge == "examples" and type(self).weights is Uniform.weights
 
     def check(self, ctx: Context) -> None:
         """Raise ConfigError for settings that cannot work with these clients."""
 
     def init(self, ctx: Context, params: Params) -> Tree:
-        """What it remembers before the first round, given the trained entries of the model that cross the network."""
+        """The selection's memory before the first round. params: the trained entries that cross the network."""
         return {}
 
     def select(self, memory: Tree, ctx: Context, gen: Generator) -> Tensor:
@@ -53,15 +54,15 @@ class Uniform(Frozen):
         return None
 
     def choose(self, ids: Tensor, answers: Tree, ctx: Context) -> Tensor:
-        """Which of clients `ids` [n] are the cohort, by their answers [n, ...] to the question: positions [K]."""
+        """The positions [K] in `ids` [n] of the clients that form the cohort, by their answers [n, ...]."""
         return torch.arange(len(ids))
 
     def weights(self, ids: Tensor, ctx: Context) -> Tensor:
-        """How much the update of each of `ids` counts in the mean [K], not normalised."""
+        """The weight of each client's update in the mean [K], not normalised."""
         return ctx.sizes[ids] if self.merge == "examples" else torch.ones(len(ids))
 
     def learn(self, memory: Tree, ids: Tensor, updates: Stack, ctx: Context) -> Tree:
-        """What it remembers after a round in which clients `ids` sent `updates` [K, ...]."""
+        """The selection's memory after a round in which clients `ids` uploaded `updates` [K, ...]."""
         return memory
 
     def artifacts(self, memory: Tree) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""How the server steps along the mean update: parts that any algorithm combines with. sgd.py is the contract."""
+"""How the server steps along the mean update: parts that any algorithm can use. sgd.py defines their interface."""

@@ -19,7 +19,7 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class Adagrad(Sgd):
-    """v <- v + D^2; beta1 is 0 in the paper. And the step that all three share."""
+    """v <- v + D^2; beta1 is 0 in the paper. Also the step that all three optimizers share."""
 
     lr: Annotated[float, Above(0)] = 0.1
     beta1: Annotated[float, Within(0, 1, open_above=True)] = 0.0
@@ -38,7 +38,7 @@ class Adagrad(Sgd):
         return v + d.square()
 
     def rate(self, memory: Tree) -> tuple[float | Tensor, Tree]:
-        """The learning rate of this round, and what it counts for the next."""
+        """The learning rate of this round, and the counters to remember for the next."""
         return self.lr, {}
 
     def step(self, params: Params, update: Params, memory: Tree, lr: float) -> tuple[Params, Tree]:

@@ -1,8 +1,8 @@
 """FedFA's server momentum (Huang et al., "Fairness and accuracy in horizontal federated learning").
 
 m <- gamma m + (1 - gamma) D, w <- w + D + sign eta m with the clients' learning rate eta of the round. The sign is
--1 in the published code; the paper's is unverified. The published code gives the clients the same momentum gamma:
-set local.momentum with it.
+-1 in the published code; the paper's is unverified. In the published code clients use the same momentum gamma: set
+local.momentum to it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class FedFAMomentum(Sgd):
-    """The step of Sgd and `sign` eta m; sign 0: no momentum, which is FedAvg at the server's lr of 1."""
+    """The step of Sgd plus `sign` eta m; sign 0: no momentum, which is FedAvg if the server's lr is 1."""
 
     gamma: Annotated[float, Within(0, 1, open_above=True)] = 0.0
     sign: Annotated[int, OneOf(-1, 0, 1)] = -1

@@ -1,4 +1,4 @@
-"""FedAvgM (Hsu, Qi, Brown 2019): the server's momentum."""
+"""FedAvgM (Hsu, Qi, Brown 2019): momentum at the server."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +15,7 @@ from fedexp.tree import Params, Tree
 class Momentum(Sgd):
     """v <- beta v + D; w <- w + lr v, the heavy ball, or with `nesterov` w <- w + lr (D + beta v).
 
-    beta 0 and lr 1 make FedAvg.
+    With beta 0 and lr 1 it is FedAvg.
     """
 
     beta: Annotated[float, Within(0, 1, open_above=True)] = 0.9

@@ -1,4 +1,4 @@
-"""The plain server step w + lr D along the cohort's mean update D, and the contract of all server optimizers."""
+"""The plain server step w + lr D along the cohort's mean update D, and the interface of all server optimizers."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,9 +11,9 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class Sgd(Frozen):
-    """lr: the server's learning rate; 1 makes FedAvg.
+    """lr: the server's learning rate; 1: FedAvg.
 
-    Only trained entries are stepped so; running statistics always become the clients' mean.
+    This step is for trained entries only; running statistics always become the clients' mean.
     """
 
     lr: Annotated[float, Above(0)] = 1.0
@@ -22,7 +22,7 @@ class Sgd(Frozen):
         check_fields(self, "server_optimizer")
 
     def init(self, params: Params) -> Tree:
-        """What it remembers before the first round, given the trained entries of the model."""
+        """The optimizer's memory before the first round. params: the trained entries of the model."""
         return {}
 
     def step(self, params: Params, update: Params, memory: Tree, lr: float) -> tuple[Params, Tree]:

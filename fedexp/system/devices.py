@@ -1,13 +1,13 @@
 """Unequal and unreliable devices on a virtual clock.
 
-A client's round takes M_down / b + (examples that it goes through) c + M_up / (r b) seconds, with its own seconds an
-example c and bandwidth b, drawn once for all rounds: log-normal around the medians, as FedScale's devices are (Lai et
-al., ICML 2022), its speeds without a trace. M_down and M_up are the bytes that really cross, compressed or not. A round
-lasts until the slowest of those who answer has done so, or until the deadline where anyone misses it. Surveys, and what
-the server computes, take no time.
+A client's round takes M_down / b + (number of examples trained on) c + M_up / (r b) seconds, with the client's own
+seconds per example c and bandwidth b, drawn once for all rounds from log-normal distributions around the medians, like
+the devices of FedScale (Lai et al., ICML 2022) but without its traces. M_down and M_up are the bytes that really cross,
+compressed or not. A round lasts until the slowest answer, or until the deadline if any client misses it. Surveys and
+the server's computations take no time.
 
 Stragglers are those of FedProx (Li et al., MLSys 2020): of the K clients of a round, round(K (1 - share)) do all their
-epochs; each other one as many as are drawn for it, from 1 to all but one.
+epochs; every other client does a random number of them, from 1 to all but one.
 """
 
 import math
@@ -25,25 +25,26 @@ from fedexp.system.none import Ideal
 
 
 class Device(NamedTuple):
-    """Seconds an example of local training, and bytes a second to and from the server."""
+    """Seconds per example of local training, and bytes per second from (down) and to (up) the server."""
 
     seconds_per_example: float
     down: float
     up: float
 
     def seconds(self, examples: int, down: float, up: float) -> float:
-        """How long a round takes that goes through so many examples, with so many bytes down and up."""
+        """The duration of a round, given the number of examples trained on and the bytes down and up."""
         return down / self.down + examples * self.seconds_per_example + up / self.up
 
 
 @dataclass(frozen=True)
 class Devices(Ideal):
     """dropout: probability that a client fails after its download. stragglers: share of a cohort that does less work;
-    partial_work: aggregate it, or drop it as a failure (so FedProx's authors run FedAvg). deadline: seconds.
+    partial_work: aggregate it, or drop it like a failure (as FedProx's authors do for FedAvg). deadline: in seconds.
 
-    seconds_per_example, bandwidth (down, bytes a second): medians over clients; *_spread: standard deviations of their
-    logarithms; 0: all are equal. upload_ratio: bandwidth up over that down. jitter: the like of a spread, drawn for
-    every round anew, on computing time. Nothing failing or late, weights are those without a system.
+    seconds_per_example, bandwidth (down, bytes per second): medians over clients; *_spread: standard deviations of
+    their logarithms; 0: all equal. upload_ratio: bandwidth up over bandwidth down. jitter: standard deviation of the
+    logarithm of computing time, drawn anew every round. If no client fails or is late, the weights are those of
+    system=none.
     """
 
     dropout: Annotated[float, Within(0, 1)] = 0.0
@@ -101,7 +102,7 @@ class Devices(Ideal):
         return in_time, float(seconds.max()) if everyone else self.deadline
 
     def device(self, client: int, seed: int, number: int | None = None) -> Device:
-        """A client's device: in a round (from 0) with its jitter."""
+        """A client's device; in round `number` (from 0) with that round's jitter."""
         own = torch.randn(2, generator=generator(seed, "system", client), dtype=torch.float64).tolist()
         slower = self.speed_spread * own[0]
         if number is not None and self.jitter:
@@ -111,5 +112,5 @@ class Devices(Ideal):
 
 
 def _asked(ctx: Context) -> int:
-    """How many epochs, or steps, each client is asked for."""
+    """How many epochs, or steps where local.steps is set, each client is asked to do."""
     return ctx.local.epochs if ctx.local.steps is None else ctx.local.steps

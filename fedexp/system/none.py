@@ -1,4 +1,4 @@
-"""Devices that never fail, and the contract of all systems."""
+"""Devices that never fail, and the interface of all systems."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from fedexp.engine import Context
 
 @dataclass(frozen=True)
 class Ideal(Frozen):
-    """Every client answers, after all of the work that `local` asks for; no time is simulated.
+    """Every client does all of the work that `local` asks for and answers; no time is simulated.
 
-    Whatever chance decides is keyed by (seed, purpose, round, client), so that all algorithms meet the same devices.
+    All random draws are keyed by (seed, purpose, round, client), so that all algorithms meet the same devices.
     """
 
-    clock = False  # True where simulated time passes
+    clock = False  # True if time is simulated
 
     def __post_init__(self) -> None:
         check_fields(self, "system")
@@ -31,20 +31,19 @@ class Ideal(Frozen):
         """Raise ConfigError for settings that cannot work with this local training."""
 
     def work(self, ids: Tensor, ctx: Context, number: int) -> Tensor | None:
-        """How many epochs, or steps where local.steps is given, each of the cohort `ids` trains: int64 [K], on the
-        CPU; 0 for one that fails after it has received what crosses down. None: all do what is asked. number: the
-        round, from 0."""
+        """How many epochs, or steps where local.steps is set, each of clients `ids` trains: int64 [K], on the CPU; 0
+        for a client that fails after its download. None: all do all of the work. number: the round, from 0."""
         return None
 
     def seconds(self, client: int, examples: int, down: float, up: float, ctx: Context, number: int) -> float:
-        """How long a client takes in round `number`, going through so many examples, with so many bytes down and up."""
+        """A client's duration of round `number`, given the number of examples trained on and the bytes down and up."""
         return 0.0
 
     def answers(
         self, ids: Tensor, examples: list[int], failed: int, down: float, up: float, ctx: Context, number: int
     ) -> tuple[Tensor, float]:
-        """Which of clients `ids`, who have trained, are in time: bool [K]; and how many seconds the round takes.
+        """Which of clients `ids`, which have trained, answer in time: bool [K]; and how many seconds the round takes.
 
-        examples: how many each went through; failed: how many others did not get so far; down, up: bytes for each.
+        examples: how many each client trained on; failed: how many other clients failed; down, up: bytes per client.
         """
         return torch.ones(len(ids), dtype=torch.bool), 0.0
