@@ -81,7 +81,9 @@ class Matcher:
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
         asked = dict.fromkeys(each.fingerprint for each in jobs)
-        exact = [self._after(run, each.plain["rounds"]) for each in jobs for run in self.by_fingerprint[each.fingerprint]]
+        exact = [
+            self._after(run, each.plain["rounds"]) for each in jobs for run in self.by_fingerprint[each.fingerprint]
+        ]
         like = [
             run for run in (self._after(run, job.plain["rounds"]) for run in self.by_names[_names(job)])
             if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
