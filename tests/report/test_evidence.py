@@ -1,0 +1,61 @@
+"""outputs/published: the runs behind the numbers of README.md, and the pages made of them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedexp.cli import carry_out
+from fedexp.report.any_runs import compare_runs
+from fedexp.report.runs import read
+from fedexp.report.writers import terminal
+
+ROOT = Path(__file__).parent.parent.parent
+PUBLISHED = ROOT / "outputs" / "published"
+RUNS = sorted(path.parent for path in PUBLISHED.glob("*/config.yaml"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The pages as the command makes them now, by name."""
+    to = tmp_path_factory.mktemp("reports")
+    assert carry_out("report", [str(PUBLISHED), "--to", str(to)]) == 0
+    return {path.name: path.read_text() for path in to.rglob("*.md")}
+
+
+def test_the_pages_are_those_of_the_runs(made):
+    kept = {path.name: path.read_text() for path in (PUBLISHED / "reports").rglob("*.md")}
+    assert "runs.md" in kept and "cadis.md" in kept
+    assert kept == made
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+def test_a_run_is_whole_names_its_commit_and_no_folder_of_a_machine(folder):
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "finished" and re.fullmatch("[0-9a-f]{12}", result["commit"])
+    assert folder.name.endswith(result["fingerprint"])
+    assert len((folder / "metrics.csv").read_text().splitlines()) > 1
+    assert not re.search(r"(^|\s)/", (folder / "config.yaml").read_text())
+
+
+def test_they_are_all_listed_and_small():
+    listed = re.findall(r"^\| ([\w.-]+)-\.\.\. \((\d+)\)", (PUBLISHED / "README.md").read_text(), re.MULTILINE)
+    counted = {start: sum(run.name.startswith(f"{start}-") for run in RUNS) for start, _ in listed}
+    assert counted == {start: int(count) for start, count in listed}
+    assert sum(counted.values()) == len(RUNS) >= 17
+    assert sum(path.stat().st_size for run in RUNS for path in run.iterdir()) < 10e6
+
+
+def test_the_readme_s_comparison_is_that_of_the_runs():
+    page = compare_runs(read(*(run for run in RUNS if run.name.startswith("digits-"))))
+    console = Console(width=80, highlight=False)
+    with console.capture() as captured:
+        terminal(page, console)
+    said = [" ".join(line.split()) for line in captured.get().splitlines()]
+    readme = (ROOT / "README.md").read_text()
+    rows = [" ".join(line.split()) for line in re.findall(r"^ {5}((?:fed|scaf)\w+ .*±.*)$", readme, re.MULTILINE)]
+    assert len(rows) == 4 and all(row in said for row in rows)
+    points, low, high = re.search(r"fedcat less fedavg: (\S+) points, 95% interval\s+(\S+) to (\S+)\)", readme).groups()
+    assert f"fedcat {points} {low} to {high} no 3" in said
