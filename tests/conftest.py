@@ -42,6 +42,18 @@ def draw(request):
 
 
 @pytest.fixture
+def one_thread():
+    """In this process as in its copies, which have no others: threads change rounding, as where FedGen's server
+    trains."""
+    import torch  # only here: some tests are about what is imported
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def tally(request):
     """tally(part, what, wrong, said) counts an attack by the part of the campaign that it belongs to; `wrong` is what
     did not go as it must, or None. The test fails at its end for all that went wrong; pytest's summary has the counts.

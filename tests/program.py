@@ -44,7 +44,12 @@ def start(root: Path, *words: str) -> subprocess.Popen:
 
 def fork(root: Path, *words: str) -> multiprocessing.Process:
     """The same in a copy of this process: to be killed, it need not read all modules anew."""
-    job = multiprocessing.get_context("fork").Process(target=_main, args=(["fedexp", *_command_line(root, words)],))
+    return copy("fedexp", *_command_line(root, words))
+
+
+def copy(*argv: str) -> multiprocessing.Process:
+    """A copy of this process that carries out this command line."""
+    job = multiprocessing.get_context("fork").Process(target=_main, args=([*argv],))
     job.start()
     return job
 

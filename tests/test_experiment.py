@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 from filelock import FileLock
-from program import SMALL, metrics, model, only_folder, result, run, same_results
+from program import FEW, SMALL, metrics, model, only_folder, result, run, same_results
 
 from fedexp import experiment
 from fedexp.config.compose import composed
@@ -95,35 +95,35 @@ def test_fewer_rounds_after_which_nothing_was_evaluated_are_refused(monkeypatch,
 
 
 def test_a_finished_run_is_found_and_not_repeated(monkeypatch, tmp_path, capfd):
-    run(monkeypatch, tmp_path, "rounds=1")
+    run(monkeypatch, tmp_path, *FEW, "rounds=1")
     before = (only_folder(tmp_path) / "result.json").stat().st_mtime_ns
-    assert run(monkeypatch, tmp_path, "rounds=1", "hardware.workers=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1", "hardware.workers=2") == 0
     assert (only_folder(tmp_path) / "result.json").stat().st_mtime_ns == before
     assert "finished before" in capfd.readouterr().out
 
 
 def test_seeds_differ_and_repeat(monkeypatch, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        run(monkeypatch, tmp_path / name, f"seed={seed}", "rounds=2")
+        run(monkeypatch, tmp_path / name, f"seed={seed}", "rounds=2", "hardware.workers=2")
     assert same_results(tmp_path / "a", tmp_path / "b")
     assert result(tmp_path / "a")["partition_hash"] != result(tmp_path / "c")["partition_hash"]
 
 
 def test_a_run_whose_end_failed_is_not_finished(monkeypatch, tmp_path, capfd):
     """The model's file cannot be written: the same command tries again."""
-    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
     folder = only_folder(tmp_path)
     (folder / "result.json").unlink()
     (folder / "model.pt").unlink()
     (folder / "model.pt").mkdir()  # a folder in its place
-    assert run(monkeypatch, tmp_path, "rounds=1") == 1
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 1
     said = capfd.readouterr()
     assert "Is a directory" in said.out and f"could not save model.pt in {folder}" in said.err
     assert result(tmp_path)["status"] == "failed"
-    assert run(monkeypatch, tmp_path, "rounds=1", "-m") == 1
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1", "-m") == 1
     assert f"could not save model.pt in {folder}" in (folder / "error.txt").read_text(), "a sweep leaves a trace"
     (folder / "model.pt").rmdir()
-    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
     assert result(tmp_path)["status"] == "finished"
     assert not (folder / "error.txt").exists()
 
@@ -138,19 +138,19 @@ def test_a_signal_after_the_last_round_ends_a_sweep_and_leaves_the_run_finished(
         "        return super().summary(state, ctx)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["-m", "algorithm._target_=late.Late", "algorithm.name=late", "seed=0,1", "rounds=1"]
+    words = ["-m", "algorithm._target_=late.Late", "algorithm.name=late", "seed=0,1", "rounds=1", *FEW]
     assert run(monkeypatch, tmp_path / "out", *words) == 143
     assert result(tmp_path / "out")["status"] == "finished"
 
 
 def test_two_processes_at_one_folder(monkeypatch, tmp_path, capfd):
-    run(monkeypatch, tmp_path, "rounds=1")
+    run(monkeypatch, tmp_path, *FEW, "rounds=1")
     folder = only_folder(tmp_path)
     (folder / "result.json").unlink()
     with FileLock(folder / ".lock"):
-        assert run(monkeypatch, tmp_path, "rounds=1") == 75
+        assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 75
     assert "is being worked on" in capfd.readouterr().err
-    assert run(monkeypatch, tmp_path, "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
 
 
 def test_divergence_ends_the_run_and_keeps_what_was_measured(monkeypatch, tmp_path):
@@ -235,7 +235,7 @@ def test_a_measure_of_ones_own_is_a_word(monkeypatch, tmp_path):
 
 def test_parts_go_together_with_any_algorithm(monkeypatch, tmp_path):
     """Compressed uploads are fewer bytes; the server's optimizer and the selection change what comes out."""
-    plain = ["algorithm=scaffold", "rounds=2", "hardware.workers=1"]
+    plain = [*FEW, "algorithm=scaffold", "rounds=2"]
     changes = {
         "none": [], "optimizer": ["server_optimizer=adam"], "compression": ["compression=top_k"],
         "selection": ["selection=clusamp"],
@@ -270,7 +270,7 @@ def test_a_model_that_has_not_learned_is_said(monkeypatch, tmp_path, capfd):
     assert run(monkeypatch, tmp_path / "still", "local.lr=1e-12", "rounds=1") == 0
     assert result(tmp_path / "still")["at_chance"] is True
     assert "the final accuracy is that of chance (always the commonest class: 10." in capfd.readouterr().out
-    words = ["local.lr=0.1", "clients=4", "clients_per_round=4", "partition=iid", "local.epochs=3"]
+    words = ["local.lr=0.1", "clients=4", "clients_per_round=4", "partition=iid", "local.epochs=3", "rounds=2"]
     assert run(monkeypatch, tmp_path / "learns", *words) == 0
     assert result(tmp_path / "learns")["at_chance"] is False
     assert "chance" not in capfd.readouterr().out

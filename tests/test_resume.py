@@ -6,19 +6,9 @@ import signal
 import time
 
 import pytest
-import torch
 from program import FEW, fork, metrics, only_folder, result, run, same_results, wait_for_rounds
 
 CLOCK = ("seconds", "samples_per_second")
-
-
-@pytest.fixture
-def one_thread():
-    """In this process as in its copies: FedGen's server trains, and threads change rounding."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 EXTENDED = {

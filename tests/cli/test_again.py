@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 from omegaconf import OmegaConf
-from program import metrics, only_folder, result, run
+from program import FEW, metrics, only_folder, result, run
 
 from fedexp.cli import carry_out
 
-FEW = ["rounds=2", "local.steps=2", "algorithm=fedprox", "algorithm.mu=0.3", "local.lr=1e-3"]
+WORDS = [*FEW, "rounds=2", "local.steps=2", "algorithm=fedprox", "algorithm.mu=0.3", "local.lr=1e-3"]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def finished(tmp_path_factory):
     """A finished run's folder."""
     root = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        assert run(patch, root, *FEW) == 0
+        assert run(patch, root, *WORDS) == 0
     return only_folder(root)
 
 
@@ -45,7 +45,7 @@ def test_a_finished_run_is_found(left, capsys):
 def test_more_rounds_extend_it_to_what_they_give_at_once(left, monkeypatch, tmp_path):
     assert again(left, "rounds=4") == 0
     assert [path for path in left.parent.iterdir() if path.is_dir()] == [left]
-    assert run(monkeypatch, tmp_path / "at_once", *FEW, "rounds=4") == 0
+    assert run(monkeypatch, tmp_path / "at_once", *WORDS, "rounds=4") == 0
     assert metrics(left.parent).equals(metrics(tmp_path / "at_once"))
     assert again(left, "rounds=3") == 0
     assert rounds_of(left) == 4
@@ -56,7 +56,7 @@ def test_another_value_is_another_run_beside_it(left, monkeypatch, capsys):
     (other,) = [path for path in left.parent.iterdir() if path.is_dir() and path != left]
     assert OmegaConf.load(other / "config.yaml").local.lr == 0.002
     capsys.readouterr()
-    assert run(monkeypatch, left.parent, *FEW, "seed=1", "local.lr=2e-3", "measures.divergence=null") == 0
+    assert run(monkeypatch, left.parent, *WORDS, "seed=1", "local.lr=2e-3", "measures.divergence=null") == 0
     assert "finished before" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from damage import damage
-from program import only_folder, result, run, same_results, start, wait_for_rounds
+from program import FEW, fork, only_folder, result, run, same_results, start, wait_for_rounds
 
 from fedexp import files
 from fedexp.record.checkpoint import Checkpoint
@@ -132,16 +132,16 @@ def test_a_checkpoint_leaves_on_the_cpu_what_was_there(tmp_path):
     assert (found["counts"].tolist(), found["params"].device.type, refused) == ([3, 1], "meta", [])
 
 
-WORDS = ["rounds=12", "local.epochs=2", "model.hidden=8", "hardware.workers=1", "checkpoint_seconds=0"]
+WORDS = [*FEW, "rounds=12", "local.epochs=2", "model.hidden=8", "checkpoint_seconds=0"]
 
 
 def leave_interrupted(root, *words):
     """The folder of a run that was asked to end, with two checkpoints."""
-    job = start(root, *WORDS, *words)
+    job = fork(root, *WORDS, *words)
     wait_for_rounds(root, 4, job)
-    job.send_signal(signal.SIGTERM)
-    said, _ = job.communicate(timeout=60)
-    assert job.returncode == 143, said
+    os.kill(job.pid, signal.SIGTERM)
+    job.join(timeout=60)
+    assert job.exitcode == 143
     folder = only_folder(root)
     assert {path.name for path in folder.iterdir()} & NAMES == NAMES - {"checkpoint.new.pt"}
     return folder
@@ -152,7 +152,7 @@ def roots(tmp_path_factory):
     """(a run that was interrupted, the same that was not)."""
     base = tmp_path_factory.mktemp("runs")
     leave_interrupted(base / "interrupted")
-    job = start(base / "whole", *WORDS)
+    job = start(base / "whole", *WORDS)  # another process altogether, whose results are the same
     said, _ = job.communicate(timeout=300)
     assert job.returncode == 0, said
     return base / "interrupted", base / "whole"
@@ -231,12 +231,12 @@ def test_a_foreign_checkpoint_is_refused(monkeypatch, capfd, roots, interrupted,
 
 def test_a_run_does_not_move_to_another_kind_of_device(monkeypatch, tmp_path, capfd):
     """Where parts of its state belong is known to that kind alone."""
-    assert run(monkeypatch, tmp_path) == 0
+    assert run(monkeypatch, tmp_path, *FEW) == 0
     folder = only_folder(tmp_path)
     fingerprint, digest = (result(tmp_path)[name] for name in ("fingerprint", "partition_hash"))
     (folder / "result.json").unlink()
     Checkpoint(folder, fingerprint).save({"device": "cuda", "partition_hash": digest, "state": {"round": 1}})
-    assert run(monkeypatch, tmp_path) == 2
+    assert run(monkeypatch, tmp_path, *FEW) == 2
     said = capfd.readouterr().err
     assert "hardware.device=cpu: this run was begun on cuda" in said
     assert f"go on there, or delete {folder}" in said

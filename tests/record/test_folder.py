@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from filelock import FileLock
-from program import only_folder, run, start
+from program import FEW, only_folder, run
 
 
 def content(folder):
@@ -16,18 +16,14 @@ def content(folder):
     }
 
 
-def test_a_finished_run_without_its_config_is_found_and_left_as_it_is(tmp_path):
-    job = start(tmp_path, "rounds=1")
-    said, _ = job.communicate(timeout=300)
-    assert job.returncode == 0, said
+def test_a_finished_run_without_its_config_is_found_and_left_as_it_is(monkeypatch, tmp_path, capfd):
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
     folder = only_folder(tmp_path)
     (folder / "config.yaml").unlink()
     (folder / "notes.txt").write_text("the user's own")
     before = content(folder)
-    job = start(tmp_path, "rounds=1")
-    said, _ = job.communicate(timeout=300)
-    assert job.returncode == 0, said
-    assert "this run was finished before" in said
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
+    assert "this run was finished before" in capfd.readouterr().out
     assert content(folder) == before
 
 

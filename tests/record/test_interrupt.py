@@ -3,9 +3,9 @@
 import signal
 
 import pytest
-from program import result, run, same_results
+from program import FEW, result, run, same_results
 
-WORDS = ["rounds=3", "hardware.workers=1", "checkpoint_seconds=1000"]
+WORDS = [*FEW, "rounds=3", "checkpoint_seconds=1000"]
 INTERRUPTING = """import os, signal, time
 def send(done):
     if done.number == 2:
