@@ -13,8 +13,9 @@ The plain loop is FedAvg as one would write it; the floor is the same with all t
 (fedexp/cli/hand_written.py). The loops alternate in one process (a fresh one for each case), round by round, on the
 same data, model and settings; whole rounds are timed: selection, copying, training, merging and, for fedexp, the
 measures. The hand-written loops do not augment, and they know no algorithm but FedAvg: other runs are only timed.
-Estimates count evaluation as often as the run evaluates. Peak memory is the sum over that process and its workers of
-what each had at most; pages that they share count in each.
+Estimates count evaluation as often as the run evaluates. The start is what comes before the first round, without
+imports and composing: data, clients, model and what the algorithm begins with. Peak memory is the sum over that
+process and its workers of what each had at most; pages that they share count in each.
 """
 
 import json
@@ -120,17 +121,24 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
-    """Samples a second of each loop, medians over `rounds` alternating rounds after one to warm up, and the run's
-    seconds.
+    """Samples a second of each loop, medians over `rounds` alternating rounds after one to warm up, and the seconds of
+    the start, of a round and of the whole run. Says what it is at, as any of it may take minutes.
 
     plain, floor: what fedexp is how many times as fast as (lowest, median, highest); None where a loop cannot do it.
     """
+    began = time.perf_counter()
     ours = OurLoop(config)
+    ours.enter(0)
+    start = time.perf_counter() - began
+    print(f"  started in {start:.1f} s", flush=True)
     by_hand = [] if fast or not does_the_same(config) else hand_written(config, ours.ctx)
-    run, speeds = 0.0, list[list[float]]()
+    run, speeds, a_round = 0.0, list[list[float]](), 0.0
     for number in range(len(ours.stages)):
-        speeds, a_round = _one_stage(ours, by_hand, number, rounds)
-        run += ours.rounds(number) * a_round
+        if number:
+            print(f"  stage {number + 1} of {len(ours.stages)}", flush=True)
+            ours.enter(number)
+        speeds, a_round, evaluation = _one_stage(ours, by_hand, rounds)
+        run += ours.rounds(number) * (a_round + evaluation / config.evaluate.every)
     memory = peak_memory()
     loops: list[Any] = [*by_hand, ours]
     for loop in loops:
@@ -140,26 +148,29 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
     return {
         "plain": found.get("PlainLoop"), "floor": found.get("Floor"),
         "speed": statistics.median(each[-1] for each in speeds), "memory": memory, "run": run,
+        "start": start, "round": a_round,
     }  # fmt: skip
 
 
 def _one_stage(
-    ours: OurLoop, by_hand: list[PlainLoop], number: int, rounds: int
-) -> tuple[list[list[float]], float]:  # fmt: skip
-    """Samples a second of each loop, fedexp's last, round by round; and fedexp's seconds a round with evaluation."""
-    stage = ours.enter(number)
+    ours: OurLoop, by_hand: list[PlainLoop], rounds: int
+) -> tuple[list[list[float]], float, float]:  # fmt: skip
+    """Samples a second of each loop, fedexp's last, round by round; fedexp's seconds a round, and an evaluation."""
+    began = time.perf_counter()
     done = ours.round()
-    evaluation = seconds(lambda: ours.evaluate(done)) if stage.counted else 0.0
+    evaluation = seconds(lambda: ours.evaluate(done)) if ours.stage.counted else 0.0
     for loop in by_hand:
         loop.round()
+    print(f"  a round of each loop to warm up: {time.perf_counter() - began:.1f} s", flush=True)
     loops: list[Any] = [*by_hand, ours]
     speeds: list[list[float]] = []
     times: list[float] = []
-    for _ in range(rounds):
+    for number in range(rounds):
         took = [(loop, seconds(loop.round)) for loop in loops]
         speeds.append([loop.examples / each for loop, each in took])
         times.append(took[-1][1])
-    return speeds, statistics.median(times) + evaluation / ours.config.evaluate.every
+        print(f"  round {number + 1} of {rounds}: {times[-1]:.2f} s", flush=True)
+    return speeds, statistics.median(times), evaluation
 
 
 def hand_written(config: DictConfig, ctx: Context) -> list[PlainLoop]:
@@ -201,17 +212,21 @@ def main(words: list[str]) -> None:
         if sweep.table is not None or len(sweep.jobs) > 1:
             print_hours(sweep.jobs)
             return
+    compared = [] if fast else ["x plain loop (lowest to highest)", "x floor"]
     table = Table(title=f"{rounds} alternating rounds each, torch {torch.__version__}")
-    for column in ("case", "samples/s", "x plain loop (lowest to highest)", "x floor", "peak memory GB", "whole run"):
+    for column in ("case", "start s", "round s", "samples/s", *compared, "peak memory GB", "whole run"):
         table.add_column(column)
     for name, job in jobs.items():
         config = composed(["tracking=none", *job])
+        print(f"{name}: {config.clients:,} clients, {config.rounds} rounds, of which {rounds} are measured", flush=True)
         found = in_a_fresh_process(config, rounds, fast)
+        ratios = [] if fast else [_ratio(found["plain"]), _ratio(found["floor"])]
         table.add_row(
-            name, f"{found['speed']:,.0f}", _ratio(found["plain"]), _ratio(found["floor"]), f"{found['memory']:.1f}",
-            f"{found['run'] / 60:,.1f} min ({config.rounds} rounds)",
+            name, f"{found['start']:,.1f}", f"{found['round']:,.3f}", f"{found['speed']:,.0f}", *ratios,
+            f"{found['memory']:.1f}", f"{found['run'] / 60:,.1f} min ({config.rounds} rounds)",
         )  # fmt: skip
-        print(f"{name}: {_ratio(found['plain'])} times the plain loop, {_ratio(found['floor'])} the floor", flush=True)
+        if not fast:
+            print(f"{name}: {ratios[0]} times the plain loop, {ratios[1]} the floor", flush=True)
     Console().print(table)
 
 

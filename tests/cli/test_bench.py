@@ -139,6 +139,7 @@ def test_a_run_s_time_is_that_of_its_stages_rounds_and_evaluations(monkeypatch):
     monkeypatch.setattr(bench.time, "perf_counter", lambda: float(next(ticks)))
     found = measure(config("local.steps=2", "hardware.workers=1", "rounds=8", "evaluate.every=4"), 2, fast=False)
     assert found["run"] == 8 * (1 + 1 / 4)
+    assert found["round"] == 1 and found["start"] >= 1  # others look at the clock as well while a run is built
     assert found["plain"] == found["floor"] == (1, 1, 1)
     assert found["speed"] == 2 * 10 * 10
     stages = ["algorithm=fedavg_pretrained", "algorithm.pretraining_epochs=5", "algorithm.pretraining_batch_size=500"]
@@ -151,6 +152,16 @@ def test_the_command_prints_its_table(capsys):
     assert carry_out("bench", [*SMALL, "local.steps=2", "hardware.workers=1"]) == 0
     said = capsys.readouterr().out
     assert "composed: " in said and "times the plain loop" in said and "(60" in said
+
+
+def test_what_is_measured_is_said_as_it_goes(capfd):
+    """From this process and from the one that measures: a large run's start, or a round, may take minutes."""
+    words = [*SMALL, "algorithm=fedavg_pretrained", "local.steps=1", "hardware.workers=1", "rounds=8"]
+    assert carry_out("bench", ["--fast", *words]) == 0
+    said = capfd.readouterr().out
+    lines = ["composed: 10 clients, 8 rounds", "started in", "warm up", "round 3 of 3", "stage 2 of 2", "round 3 of 3"]
+    assert re.search(".*".join(lines), said, re.DOTALL)
+    assert "start s" in said and "peak" in said and "plain" not in said
 
 
 def test_a_sweep_s_hours_are_told_run_by_run(capfd):
