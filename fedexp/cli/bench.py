@@ -1,7 +1,7 @@
-"""This machine's speed: against hand-written PyTorch loops that do the same work, and how long runs will take.
+"""This machine's speed, compared with hand-written PyTorch loops that do the same work, and how long runs will take.
 
     python -m fedexp bench                  # cases A to E
-    python -m fedexp bench A D rounds=5     # some of them, with so many measured rounds of each loop
+    python -m fedexp bench A D rounds=5     # some of them, with this many measured rounds of each loop
     python -m fedexp bench rounds=5         # all of them, likewise
     python -m fedexp bench paper=fedcat dataset=mnist   # a composed run, of any algorithm: here rounds=N is the run's
                                                         # own, and three are measured
@@ -9,12 +9,12 @@
     python -m fedexp bench +table=fedcat_1              # hours of a table, row by row, or of a sweep of several values:
                                                         # a round of each kind of run is measured
 
-The plain loop is FedAvg as one would write it; the floor is the same with all that is known to make it fast on a CPU
-(fedexp/cli/hand_written.py). The loops alternate in one process (a fresh one for each case), round by round, on the
-same data, model and settings; whole rounds are timed: selection, copying, training, merging and, for fedexp, the
-measures. The hand-written loops do not augment, and they know no algorithm but FedAvg: other runs are only timed.
-Estimates count evaluation as often as the run evaluates. Peak memory is the sum over that process and its workers of
-what each had at most; pages that they share count in each.
+The plain loop is FedAvg as one would write it; the floor is the same with everything that is known to make it fast on a
+CPU (fedexp/cli/hand_written.py). The loops alternate in one process (a fresh one for each case), round by round, on the
+same data, model and settings. Whole rounds are timed: selection, copying, training, merging and, for fedexp, the
+measures. The hand-written loops do not augment, and they can do no algorithm but FedAvg: other runs are only timed.
+Estimates count evaluation as often as the run evaluates. Peak memory is summed over that process and its workers;
+pages that they share count in each.
 """
 
 import json
@@ -61,7 +61,7 @@ CASES = {
         "local.batch_size=8", "local.epochs=5",
     ],
 }  # fmt: skip
-# What a run's speed does not depend on, or hardly: kinds of runs are told apart by all the rest.
+# Keys on which a run's speed hardly depends: runs that differ in these alone are timed once.
 _ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds")
 
 
@@ -77,7 +77,7 @@ class OurLoop:
         self.ctx, self.state, self.examples = self._ready(ctx), {"params": ctx.model.params()}, 0
 
     def enter(self, number: int) -> Stage:
-        """Begin a stage, as if the one before it were over."""
+        """Begin a stage, as if the previous one had ended."""
         stage, count = self.stages[number], self.state.get("round", 0) if number else 0
         self.ctx = self._ready(stage.context)
         fresh: State = stage.begin(stage.algorithm, self.state, self.ctx)
@@ -94,7 +94,7 @@ class OurLoop:
         return done
 
     def rounds(self, number: int) -> int:
-        """How many a stage has in the whole run."""
+        """The number of a stage's rounds in the whole run."""
         before = number and self.stages[number - 1].counted and last_round(self.stages, number - 1, self.config.rounds)
         return last_round(self.stages, number, self.config.rounds) - before
 
@@ -111,7 +111,7 @@ class OurLoop:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Wall time of one round, or of what else is done."""
+    """The wall time of `work`, such as one round."""
     began = time.perf_counter()
     work()
     if torch.cuda.is_available():
@@ -120,10 +120,10 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
-    """Samples a second of each loop, medians over `rounds` alternating rounds after one to warm up, and the run's
-    seconds.
+    """fedexp's speed over `rounds` alternating rounds after one to warm up, and the estimated seconds of the run.
 
-    plain, floor: what fedexp is how many times as fast as (lowest, median, highest); None where a loop cannot do it.
+    plain, floor: how many times as fast as that loop fedexp is (lowest, median, highest); None if it cannot do the run.
+    speed: fedexp's samples per second (median). memory: peak, in gigabytes. run: seconds of the whole run.
     """
     ours = OurLoop(config)
     by_hand = [] if fast or not does_the_same(config) else hand_written(config, ours.ctx)
@@ -146,7 +146,7 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
 def _one_stage(
     ours: OurLoop, by_hand: list[PlainLoop], number: int, rounds: int
 ) -> tuple[list[list[float]], float]:  # fmt: skip
-    """Samples a second of each loop, fedexp's last, round by round; and fedexp's seconds a round with evaluation."""
+    """Samples per second of each loop, fedexp's last, by round; and fedexp's seconds per round with evaluation."""
     stage = ours.enter(number)
     done = ours.round()
     evaluation = seconds(lambda: ours.evaluate(done)) if stage.counted else 0.0
@@ -169,7 +169,7 @@ def hand_written(config: DictConfig, ctx: Context) -> list[PlainLoop]:
 
 
 def peak_memory() -> float:
-    """Gigabytes: the most that this process and each of its children had at a time; nan where /proc is not there."""
+    """The sum of the peak memory of this process and of each of its children, in gigabytes; nan without /proc."""
     total = 0.0
     for process in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
         status = Path(f"/proc/{process}/status")
@@ -179,7 +179,7 @@ def peak_memory() -> float:
 
 
 def jobs_and_rounds(words: list[str]) -> tuple[dict[str, list[str]], int]:
-    """The overrides of each case, and how many rounds are measured. Raises ConfigError."""
+    """The overrides of each case, and how many rounds are measured. Raises ConfigError for a wrong number of rounds."""
     cases = [word for word in words if word in CASES]
     others = [word for word in words if word not in CASES]
     measured = [word for word in others if word.startswith("rounds=")]
