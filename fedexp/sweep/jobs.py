@@ -20,16 +20,16 @@ from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
 from fedexp.sweep.table import Cell, Table
 
-_MOST = 100_000  # runs of a sweep, which is composed whole before it begins
-_FREE = (*GROUPS, *PARTS, "tracking")  # what keys there are depends on the choice
+_MOST = 100_000  # runs of a sweep; all are composed before it begins
+_FREE = (*GROUPS, *PARTS, "tracking")  # groups whose keys depend on the option chosen
 
 
 @dataclass(frozen=True)
 class Job:
     """One run of a sweep. `words` are its overrides, enough to run it alone; `config` is None where they cannot
-    be composed, and `error` then says why. `reference`: whether it is what the cell is measured against.
-    `protocol`: the cell as its paper has it, without scale and without what the command line adds. `fingerprint`:
-    the config's."""
+    be composed, and `error` then says why. `reference`: whether it is the reference with which the cell is compared.
+    `protocol`: the cell's config by its paper's protocol, without a scale and without the command line's keys.
+    `fingerprint`: the config's."""
 
     name: str
     words: list[str]
@@ -55,8 +55,8 @@ def sweeps(
 ) -> list[Sweep]:
     """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun.
 
-    compose: a composer that remembers what other sweeps have needed. say: called after each run that is composed, with
-    how many there are.
+    compose: a composer that already holds what other sweeps have composed. say: called after each run is composed, with
+    the number of runs.
     """
     compose = compose or Composer()
     overrides = compose.parse(words)
@@ -95,7 +95,7 @@ def _scale(compose: Composer, overrides: list[Override]) -> DictConfig:
 
 
 def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> None:
-    """One mistake, not one of every run. A group's keys depend on its choice: only the runs tell about them."""
+    """Raise an unknown key's error once for all runs. Keys of groups depend on the option: they are checked by run."""
     for each in overrides:
         if each.type is OverrideType.CHANGE and compose.is_value(each) and each.key_or_group.split(".")[0] not in _FREE:
             for value in _values(each):
@@ -105,7 +105,7 @@ def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> N
 def _table_jobs(
     compose: Composer, table: Table, others: list[Override], scale: DictConfig, say: Callable[[int], None]
 ) -> Iterable[Job]:
-    """Cells x seeds x what else is swept; keys given on the command line win over the table's."""
+    """Cells x seeds x other swept values; keys given on the command line override the table's."""
     given = {each.key_or_group for each in others}
     first = {} if table.paper is None else {"paper": table.paper}
     seeds = [{}] if table.repeats in given else [{table.repeats: seed} for seed in table.seeds]
@@ -130,7 +130,7 @@ def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None
     try:
         return compose([word(key, value) for key, value in overrides.items()])
     except ConfigError:
-        return None  # the job, composed from the same words and more, says why
+        return None  # the job, composed from these words and more, reports the error
 
 
 def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> Job:
@@ -141,7 +141,7 @@ def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> J
             words = [*words, word("+scale.name", scale.get("name")), *scaled(config, scale)]
             config = compose(words)
         plain = _plain(compose, words, config)
-        check_plain_keys(plain)  # one mistake, not one of every run
+        check_plain_keys(plain)  # here, before any run is launched
         for group in GROUPS:
             check_names(group, plain[group], GIVEN[group])
         return Job(name, words, config, fingerprint=fingerprint_of(plain))
@@ -152,7 +152,8 @@ def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> J
 
 
 def _plain(compose: Composer, words: list[str], config: DictConfig) -> dict[str, Any]:
-    """With all values resolved. Raises ConfigError for a key that the schema lacks, of which one may not resolve."""
+    """The config with all values resolved. Raises ConfigError for a key that the schema lacks, which may be the reason
+    why the config cannot be resolved."""
     try:
         return compose.plain(words, config)
     except OmegaConfBaseException:
@@ -172,7 +173,7 @@ def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]
 
 
 def _values(override: Override) -> list[str]:
-    """The words that a swept override stands for; one that is not swept stands for itself."""
+    """The words for which a swept override stands; one that is not swept stands for itself."""
     if not override.is_sweep_override():
         return [override.input_line]
     key, _, given = override.input_line.partition("=")
@@ -189,7 +190,7 @@ def _name(swept: list[str]) -> str:
 
 
 def _sweep_name(overrides: list[Override]) -> str:
-    """What is swept, and six digits that stand for all overrides in whatever order: a resumed sweep has it again."""
+    """The swept keys, and six digits that hash all overrides in any order: a resumed sweep has the same name."""
     said = sorted(each.input_line for each in overrides if each.key_or_group.split(".")[0] not in CIRCUMSTANCES)
     digits = hashlib.blake2b("\n".join(said).encode(), digest_size=3).hexdigest()
     swept = sorted(each.key_or_group for each in overrides if each.is_sweep_override())
