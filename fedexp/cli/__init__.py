@@ -9,7 +9,7 @@ PROGRAMS = ("again", "bench", "partition", "protocol", "report", "roofline", "st
 
 
 def carry_out(name: str, words: Sequence[str]) -> int:
-    """One of the programs, given the words after its name: its exit code. Its help is its module's docstring."""
+    """Run one of the programs with the words after its name; returns its exit code. Its help is its docstring."""
     program = import_module(f"fedexp.cli.{name}")
     if {"--help", "-h"} & {*words}:
         print(program.__doc__)

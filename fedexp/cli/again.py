@@ -1,11 +1,11 @@
-"""A run again from the config.yaml that it left, with other values where they are given.
+"""Continue or repeat a saved run from its config.yaml, with other values where they are given.
 
-    python -m fedexp again outputs/RUN                 # finds it finished, or goes on where it was saved
+    python -m fedexp again outputs/RUN                 # finds it finished, or resumes it where it was saved
     python -m fedexp again outputs/RUN rounds=100      # more rounds of the same run
-    python -m fedexp again outputs/RUN seed=1          # another run, but for this key the same
+    python -m fedexp again outputs/RUN seed=1          # another run, the same except for this key
 
-Keys are KEY=VALUE, +KEY=VALUE, ~KEY as in the main program; options of groups cannot be chosen anew, since the file
-holds what they stood for. Runs go to the folder that RUN lies in, unless output_root says otherwise.
+Keys are KEY=VALUE, +KEY=VALUE, ~KEY as in the main program. Options of groups cannot be chosen anew, since the file
+holds only their keys. Runs go to the folder that contains RUN, unless output_root says otherwise.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""This machine's speed: against hand-written PyTorch loops that do the same work, and how long runs will take.
+"""This machine's speed, compared with hand-written PyTorch loops that do the same work, and how long runs will take.
 
     python -m fedexp bench                  # cases A to E
-    python -m fedexp bench A D rounds=5     # some of them, with so many measured rounds of each loop
+    python -m fedexp bench A D rounds=5     # some of them, with this many measured rounds of each loop
     python -m fedexp bench rounds=5         # all of them, likewise
     python -m fedexp bench paper=fedcat dataset=mnist   # a composed run, of any algorithm: here rounds=N is the run's
                                                         # own, and three are measured
@@ -62,7 +62,7 @@ CASES = {
         "local.batch_size=8", "local.epochs=5",
     ],
 }  # fmt: skip
-# What a run's speed does not depend on, or hardly: kinds of runs are told apart by all the rest.
+# Keys on which a run's speed hardly depends: runs that differ in these alone are timed once.
 _ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds")
 
 
@@ -78,7 +78,7 @@ class OurLoop:
         self.ctx, self.state, self.examples = self._ready(ctx), {"params": ctx.model.params()}, 0
 
     def enter(self, number: int) -> Stage:
-        """Begin a stage, as if the one before it were over."""
+        """Begin a stage, as if the previous one had ended."""
         stage, count = self.stages[number], self.state.get("round", 0) if number else 0
         self.ctx = self._ready(stage.context)
         fresh: State = stage.begin(stage.algorithm, self.state, self.ctx)
@@ -95,7 +95,7 @@ class OurLoop:
         return done
 
     def rounds(self, number: int) -> int:
-        """How many a stage has in the whole run."""
+        """The number of a stage's rounds in the whole run."""
         before = number and self.stages[number - 1].counted and last_round(self.stages, number - 1, self.config.rounds)
         return last_round(self.stages, number, self.config.rounds) - before
 
@@ -112,7 +112,7 @@ class OurLoop:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Wall time of one round, or of what else is done."""
+    """The wall time of `work`, such as one round."""
     began = time.perf_counter()
     work()
     if torch.cuda.is_available():
@@ -124,7 +124,8 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
     """Samples a second of each loop, medians over `rounds` alternating rounds after one to warm up, and the seconds of
     the start, of a round and of the whole run. Says what it is at, as any of it may take minutes.
 
-    plain, floor: what fedexp is how many times as fast as (lowest, median, highest); None where a loop cannot do it.
+    plain, floor: how many times as fast as that loop fedexp is (lowest, median, highest); None if it cannot do the run.
+    speed: fedexp's samples per second (median). memory: peak, in gigabytes. run: seconds of the whole run.
     """
     began = time.perf_counter()
     ours = OurLoop(config)
@@ -180,7 +181,7 @@ def hand_written(config: DictConfig, ctx: Context) -> list[PlainLoop]:
 
 
 def peak_memory() -> float:
-    """Gigabytes: the most that this process and each of its children had at a time; nan where /proc is not there."""
+    """The sum of the peak memory of this process and of each of its children, in gigabytes; nan without /proc."""
     total = 0.0
     for process in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
         status = Path(f"/proc/{process}/status")
@@ -190,7 +191,7 @@ def peak_memory() -> float:
 
 
 def jobs_and_rounds(words: list[str]) -> tuple[dict[str, list[str]], int]:
-    """The overrides of each case, and how many rounds are measured. Raises ConfigError."""
+    """The overrides of each case, and how many rounds are measured. Raises ConfigError for a wrong number of rounds."""
     cases = [word for word in words if word in CASES]
     others = [word for word in words if word not in CASES]
     measured = [word for word in others if word.startswith("rounds=")]

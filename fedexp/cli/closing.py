@@ -1,4 +1,4 @@
-"""How a sweep ends, with its runs beside each other in the terminal, and what it would do, without doing it."""
+"""The end of a sweep, which compares its runs in the terminal, and its dry run, which only lists them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedexp.sweep.progress import Composing
 
 def compare(sweep: Sweep, folders: list[Path]) -> None:
     """Print the report's tables of a sweep's runs, where there are several."""
-    from fedexp.report import any_runs, comparison  # only at the end: they take pandas and matplotlib
+    from fedexp.report import any_runs, comparison  # imported only at the end: they need pandas and matplotlib
     from fedexp.report.runs import read
     from fedexp.report.writers import terminal
 
@@ -32,7 +32,7 @@ def compare(sweep: Sweep, folders: list[Path]) -> None:
 
 
 def dry_run(words: Sequence[str], hours: Hours | None = None) -> None:
-    """Print what a sweep's command line would do. hours: what a run takes on this machine, where that is known."""
+    """Print what a sweep's command line would do. hours: estimates a run's hours on this machine; None: not shown."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         every = sweeps(words, say=Composing())
     for sweep in every:

@@ -1,4 +1,4 @@
-"""FedAvg written by hand, twice, for what an engine can be measured against: a plain loop, and a floor."""
+"""FedAvg written by hand, twice, as a yardstick for the engine: a plain loop, and a floor."""
 
 import copy
 import ctypes
@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 
 
 def does_the_same(config: DictConfig) -> bool:
-    """Whether a run is one that these loops can do: plain FedAvg without augmentation and noise."""
+    """Whether these loops can do a run: plain FedAvg without augmentation and noise."""
     parts = all(construct(config[part]) == getattr(FedAvg(), part) for part in PARTS)
     augmented = any(OmegaConf.select(config, f"dataset.transform.{name}") for name in ("crop", "flip", "rotate"))
     plain = not augmented and not of_fedexp(config, "partition", "noise")
@@ -30,8 +30,9 @@ def does_the_same(config: DictConfig) -> bool:
 
 
 class PlainLoop:
-    """As one would write it: ordinary layers, ReLU before pooling, one client after another, all cores through
-    PyTorch's own threads. The data lie ready as normalised tensors (no DataLoader). `examples`: the last round's."""
+    """FedAvg as one would write it: ordinary layers, ReLU before pooling, one client after another, all cores through
+    PyTorch's own threads. The data are normalised tensors in memory (no DataLoader). `examples`: number of examples
+    that the last round trained on."""
 
     def __init__(self, config: DictConfig, ctx: Context) -> None:
         world = ctx.world
@@ -62,7 +63,7 @@ class PlainLoop:
         self.rounds += 1
 
     def trained(self, cohort: list[int]) -> Iterator[Weights]:
-        """Each client's weights, from the global ones."""
+        """Each client's weights after training from the global ones."""
         for client in cohort:
             self.net.load_state_dict(self.weights)
             self.train(client)
@@ -88,11 +89,11 @@ class PlainLoop:
         return x[rows]
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """There is nothing to end."""
 
 
 class Floor(PlainLoop):
-    """All that can be had on a CPU without another algorithm for a layer: a process a core with one thread each,
+    """The fastest known way on a CPU without changing a layer's algorithm: one process per core with one thread each,
     weights in shared memory, freed memory kept, channels last, pooling before ReLU, fused steps."""
 
     def __init__(self, config: DictConfig, ctx: Context) -> None:
@@ -119,7 +120,7 @@ class Floor(PlainLoop):
         super().round()
         for name, value in self.weights.items():
             before[name].copy_(value)
-        self.weights = before  # in shared memory
+        self.weights = before  # these tensors are in shared memory
 
     def trained(self, cohort: list[int]) -> Iterator[Weights]:
         order = sorted(range(len(cohort)), key=lambda row: -len(self.clients[cohort[row]]))

@@ -15,8 +15,8 @@ from fedexp.record import partition
 
 
 def main(words: list[str]) -> None:
-    """Print clients x classes, each client's size and EMD; in a terminal too narrow for a column a class, what each
-    client holds in words."""
+    """Print clients x classes, and each client's size and EMD. In a terminal too narrow for one column per class, the
+    classes of each client are listed instead."""
     config = composed(words)
     dataset = build_dataset(config)
     world = build_world(config, dataset)
@@ -39,11 +39,11 @@ def main(words: list[str]) -> None:
 
 
 def _width(counts: pd.DataFrame) -> int:
-    """Characters that a column a class takes, with the columns beside them."""
+    """The table's width in characters with one column per class."""
     return 24 + sum(2 + max(len(name), len(str(counts[name].max()))) for name in counts)
 
 
 def _held(row: pd.Series) -> str:
-    """The classes that a client holds, the commonest first."""
+    """The classes that a client holds, the most frequent first."""
     held = row[row > 0].sort_values(ascending=False, kind="stable")
     return " ".join(f"{name}:{count}" for name, count in held.items())

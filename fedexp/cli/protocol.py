@@ -1,9 +1,9 @@
-"""A paper's protocol as a card: every key that it sets, the value, the file that says so, and where it stands.
+"""A paper's protocol as a table: every key that it sets, its value, the file that sets it, and the place in the paper.
 
     python -m fedexp protocol paper=fedcat dataset=mnist
     python -m fedexp protocol paper=fedconcat dataset=cifar10 algorithm=fedconcat
 
-Where it stands is the comment beside the key in that file: a place in the paper, or why it is not from there.
+The last column is the comment beside the key in that file: the place in the paper, or another source.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from fedexp.errors import require
 
 @dataclass(frozen=True)
 class Entry:
-    """One key that the paper sets. file: relative to conf/, or the command line, which wins."""
+    """One key that the paper sets. file: relative to conf/, or the command line, which overrides it."""
 
     key: str
     value: Any
@@ -42,7 +42,7 @@ def card(config: DictConfig, words: list[str]) -> list[Entry]:
         found = loader.compute_defaults_list("config", words, RunMode.RUN).defaults
         overrides = {each.key_or_group: each.value() for each in Composer().parse(words)}
     given = {key for name, value in overrides.items() for key in _leaves(name, value)}
-    places: dict[str, tuple[str, str]] = {}  # key to file and place; of several files that set it, the last one's
+    places: dict[str, tuple[str, str]] = {}  # key to (file, place); if several files set a key, the last one counts
     for default in found:
         path = CONF / f"{default.config_path}.yaml"
         of_paper = default.config_path.startswith("paper/") or f"/{config.paper}/" in f"/{default.config_path}"
@@ -55,7 +55,7 @@ def card(config: DictConfig, words: list[str]) -> list[Entry]:
 
 
 def _leaves(name: str, value: Any) -> list[str]:
-    """The keys that an override sets: several where its value is a dictionary."""
+    """The keys that an override sets: several if its value is a dictionary."""
     if not isinstance(value, dict):
         return [name]
     return [key for part, each in value.items() for key in _leaves(f"{name}.{part}", each)]
@@ -67,7 +67,7 @@ def _value(config: DictConfig, key: str) -> Any:
 
 
 def _choices(path: Path) -> dict[str, str]:
-    """The groups of which a file chooses the option."""
+    """The groups whose option a file chooses."""
     entries = (yaml.safe_load(path.read_text()) or {}).get("defaults", [])
     named = [name for entry in entries if isinstance(entry, dict) for name in entry]
     return {name.removeprefix("override /"): "the option chosen" for name in named if name.startswith("override /")}

@@ -1,19 +1,19 @@
-"""Runs beside what was published, or beside each other.
+"""Compare runs with published values, or with each other.
 
-    python -m fedexp report table=fedcat_1                  a table, with all that is in outputs/
+    python -m fedexp report table=fedcat_1                  a table, with all runs in outputs/
     python -m fedexp report table=fedcat_1 rounds=50        runs of another protocol: the sweep's own overrides
     python -m fedexp report table=fedcat_1 +scale=quick
-    python -m fedexp report outputs/                        any runs: the keys in which they differ; and for each paper
-                                                            whose protocol some of them follow its tables' cells
+    python -m fedexp report outputs/                        any runs, by the keys in which they differ; and the tables
+                                                            of each paper whose protocol some of them follow
     python -m fedexp report outputs/ baseline=fedavg target=0.8
-    python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or say what it would be; no files
+    python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or describe it; writes no files
 
-baseline=NAME      the option (or KEY=VALUE) that all others are compared with, in pairs of one seed; by default fedavg
-target=A           test accuracy, a fraction, to which rounds, bytes and seconds are counted; several: target=[0.7,0.8];
-                   by default what the runs' `targets` say, or else about the baseline's best accuracy
---to FOLDER        where the files go; by default OUTPUT_ROOT/reports/NAME
+baseline=NAME      the option (or KEY=VALUE) with which all others are compared, paired by seed; by default fedavg
+target=A           test accuracy (a fraction) for which the rounds, bytes and seconds needed are reported; several:
+                   target=[0.7,0.8]; by default the runs' `targets`, or else about the baseline's best accuracy
+--to FOLDER        the folder for the files; by default OUTPUT_ROOT/reports/NAME
 
-The files: text (md), tables for a paper (tex), a line a run (csv), a page to look into (html), figures (png, pdf).
+The files: text (md), tables for a paper (tex), one line per run (csv), an interactive page (html), figures (png, pdf).
 """
 
 import argparse
@@ -78,7 +78,7 @@ def main(words: list[str]) -> None:
 
 
 def _taken(words: list[str], name: str) -> str | None:
-    """What the last word NAME=VALUE says; all such words are taken out: they are the report's, not its runs'."""
+    """The value of the last word NAME=VALUE; all such words are removed: they are for the report, not for its runs."""
     found = [word for word in words if word.startswith(f"{name}=")]
     for word in found:
         words.remove(word)
@@ -86,7 +86,7 @@ def _taken(words: list[str], name: str) -> str | None:
 
 
 def _targets(text: str | None) -> list[float] | None:
-    """From `0.8` or `[0.7,0.8]`."""
+    """The targets in `0.8` or `[0.7,0.8]`."""
     if text is None:
         return None
     try:
@@ -97,7 +97,7 @@ def _targets(text: str | None) -> list[float] | None:
 
 
 def _refuse_files(folders: list[Path], to: Path | None) -> None:
-    """A dashboard is made in wandb, over a table's runs there: neither what is read nor what is written is a file."""
+    """Raise ConfigError for folders: a dashboard is made in wandb from a table's runs there, without files."""
     if folders:
         where = " ".join(map(str, folders))
         raise ConfigError("--dashboard", where, "is of a table's runs in wandb, not of folders; say table=NAME instead")
@@ -112,7 +112,7 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
         raise ConfigError("words", " ".join(map(str, folders)), "no runs there")
     to_papers, to_runs = (to, to) if to is not None else (folders[0] / "reports", folders[0] / "reports" / "runs")
     _write(compare_runs(runs, **asked), to_runs)
-    asked_of_all = {**asked, "baseline": None}  # which may be of other runs than a paper's
+    asked_of_all = {**asked, "baseline": None}  # the baseline asked for need not be in a paper's tables
     for page in paper_pages(runs, **asked_of_all):
         _write(page, to_papers / page.name)
 
@@ -140,7 +140,7 @@ def _root(sweep: Sweep) -> Path:
 
 
 def _write(page: Page, to: Path) -> None:
-    """All files of a report, and its text to the terminal."""
+    """Write all files of a report, and print its text."""
     written = write(page, to)
     console = Console(highlight=False)
     terminal(page, console if console.is_terminal else Console(highlight=False, width=200))

@@ -1,15 +1,16 @@
-"""How long a round would take on a GPU, at best: estimated, not measured, from what a vectorized local step asks of it.
+"""The shortest time that a round could take on a GPU: estimated, not measured, from the demands of a vectorized step.
 
     python -m fedexp roofline               # cases A to E of fedexp bench, and P
     python -m fedexp roofline A P           # some of them
     python -m fedexp roofline paper=fedcat dataset=made algorithm=scaffold   # a composed run
 
-Two local steps of the whole cohort are carried out here, as one stack, and counted operation by operation: kernels (all
-that is not a view), the bytes that each reads and writes, and floating point operations (torch.utils.flop_counter). A
-step then takes at least the longest of three times: kernels by launches, bytes by memory, operations by arithmetic. The
-GPU's three numbers are an H200's as published (4.8 TB/s, 67 TFLOP/s in float32) and 5 microseconds for the host to send
-an operation; a step that is captured and replayed needs no host, for which 1.5 microseconds a kernel are assumed. What
-is left out: that small kernels fill no GPU, evaluation, and what is done once a round.
+Two local steps of the whole cohort are carried out on this machine, as one stack, and counted operation by operation:
+kernels (all that is not a view), the bytes that each reads and writes, and floating point operations
+(torch.utils.flop_counter). A step then takes at least the longest of three times: launching the kernels, moving the
+bytes, and doing the arithmetic. The GPU's numbers are those published for an H200 (4.8 TB/s, 67 TFLOP/s in float32),
+and 5 microseconds for the host to launch a kernel; if a step is captured and replayed without the host, 1.5
+microseconds per kernel are assumed. Not counted: that small kernels do not fill a GPU, evaluation, and work that is
+done once per round.
 """
 
 import math
@@ -33,8 +34,8 @@ from fedexp.config.compose import composed
 from fedexp.engine import Engine
 from fedexp.round import begin, one_round
 
-_BYTES, _OPERATIONS, _LAUNCH, _REPLAY = 4.8e12, 67e12, 5e-6, 1.5e-6  # a second; seconds
-# pfl-research's CIFAR-10 benchmark, with the nearest of fedexp's models: its two convolutions are narrower.
+_BYTES, _OPERATIONS, _LAUNCH, _REPLAY = 4.8e12, 67e12, 5e-6, 1.5e-6  # per second, per second, seconds, seconds
+# The CIFAR-10 benchmark of pfl-research, with the most similar of fedexp's models: pfl's two convolutions are narrower.
 _P = [
     "dataset=made", "dataset.shape=[3,32,32]", "dataset.train=50000", "partition=iid", "model=mcmahan_cnn",
     "model.hidden=128", "clients=1000", "clients_per_round=50", "local.batch_size=10", "local.epochs=1",
@@ -44,7 +45,7 @@ _FREE = ("empty", "detach", "view", "alias", "reshape", "expand")
 
 
 def _of_gradients(dy: torch.Size, x: torch.Size, weight: torch.Size, *rest: Any, out_shape: Any = None) -> int:
-    """Of a convolution's wanted gradients; PyTorch's own count takes grouped convolutions for full ones."""
+    """Operations of a convolution's wanted gradients; PyTorch's own count treats grouped convolutions as full ones."""
     wanted = sum(rest[-1][:2])
     return wanted * 2 * math.prod(dy) // dy[1] * math.prod(weight)
 
@@ -54,7 +55,7 @@ _OWN_COUNTS = {torch.ops.aten.convolution_backward: _of_gradients}
 
 @dataclass
 class Demand:
-    """What something asks of a GPU."""
+    """What a computation demands of a GPU."""
 
     kernels: float = 0
     bytes: float = 0
@@ -64,7 +65,7 @@ class Demand:
         return Demand(*(getattr(self, name) - getattr(other, name) for name in vars(self)))
 
     def seconds(self, launch: float) -> tuple[float, str]:
-        """The least that it takes, and by what."""
+        """The shortest time that it can take, and the limit that sets it. launch: seconds per kernel."""
         times = {
             "launches": self.kernels * launch, "memory": self.bytes / _BYTES,
             "arithmetic": self.operations / _OPERATIONS,
@@ -74,7 +75,7 @@ class Demand:
 
 
 class Counter(TorchDispatchMode):
-    """Counts kernels and what they read and write."""
+    """Counts kernels and the bytes that they read and write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,14 +92,14 @@ class Counter(TorchDispatchMode):
 
 
 def counted(work: Callable[[], Any]) -> Demand:
-    """What `work` asks for."""
+    """The demand of `work`."""
     with FlopCounterMode(display=False, custom_mapping=_OWN_COUNTS) as operations, Counter() as counter:
         work()
     return replace(counter.demand, operations=operations.get_total_flops())
 
 
 def a_step(config: DictConfig) -> tuple[Demand, float]:
-    """One local step of a whole cohort, and how many a round has (of its largest client)."""
+    """The demand of one local step of a whole cohort, and the number of examples of its largest client."""
     config = config.copy()
     config.hardware.engine, config.hardware.device = "vectorized", "cpu"
     found = []

@@ -1,12 +1,12 @@
-"""How much encoders know of labels and of inputs (FedConcat, appendix C: tables 6 and 7, figures 5 and 6).
+"""How much encoders know about labels and inputs (FedConcat, appendix C: tables 6 and 7, figures 5 and 6).
 
     python -m fedexp study                                   # Fashion-MNIST, #C = 2, seed 1, 50 local epochs
     python -m fedexp study dataset=cifar10 local.epochs=20   # any composed config
 
-The first two clients each train the model by themselves. Their encoders are then frozen, and on top of one of
-them, of their average or of both side by side a linear classifier and a decoder are trained with the same local
-settings: the smaller their losses on those data, the more the features say about labels and inputs. Left in the
-folder of the config's run: information.csv; information_features.png (figure 5), the features of each encoder in two
+The first two clients each train the model by themselves. Their encoders are then frozen, and a linear classifier and a
+decoder are trained, with the same local settings, on top of one of them, of their average, or of both side by side: the
+smaller their losses on the same data, the more the features tell about labels and inputs. Files written to the folder
+of the config's run: information.csv; information_features.png (figure 5), the features of each encoder in two
 dimensions; fedavg_features.png (figure 6), those of FedAvg's encoder after a few rounds of the two clients.
 
 The decoder is not described in the paper; here it is one hidden layer of 256 and a sigmoid, its loss the mean
@@ -40,19 +40,19 @@ from fedexp.world import World
 SETTING = {"paper": "fedconcat", "dataset": "fmnist", "partition": "classes2", "seed": "1", "local.epochs": "50"}
 HIDDEN = 256  # width of the decoder
 SHOWN = 500  # examples in a picture
-FEDAVG_EPOCHS, FEDAVG_ROUNDS = 10, (1, 3, 5)  # figure 6; no more epochs than `local.epochs`
+FEDAVG_EPOCHS, FEDAVG_ROUNDS = 10, (1, 3, 5)  # figure 6; at most `local.epochs` epochs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction(FedAvg):
-    """Trains a decoder: `batch.y` holds the pixels [B, p] that features `batch.x` came from."""
+    """Trains a decoder: `batch.y` holds the pixels [B, p] of the images whose features are `batch.x`."""
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
         return batch.mean(((model(params, batch.x).sigmoid() - batch.y) ** 2).mean(1))
 
 
 def study(config: DictConfig) -> pd.DataFrame:
-    """Tables 6 and 7: a row for each encoder and the data that its classifier and decoder are trained on."""
+    """Tables 6 and 7: a row for each encoder and each set of data on which its classifier and decoder are trained."""
     require(config.clients >= 2, "clients", config.clients, "must be at least 2: the first two are studied")
     every = build_context(config, build_dataset(config))
     two = torch.cat([every.world.of(0), every.world.of(1)])
@@ -80,12 +80,12 @@ def study(config: DictConfig) -> pd.DataFrame:
 
 
 def _ready(ctx: Context) -> Context:
-    """The same with an engine of its own."""
+    """The same context with an engine of its own."""
     return replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
 
 
 def _train(algorithm: FedAvg, ctx: Context, params: Params) -> Stack:
-    """What all clients make of `params` in one round's local training."""
+    """The models of all clients after one round's local training from `params` [K, ...]."""
     ids = torch.arange(ctx.clients)
     start = tree.spread(params, ctx.clients)
     trained = ctx.engine.train(algorithm, 0, ids, {"model": start}, {"own": {}, "compression": {}})
@@ -115,7 +115,7 @@ def losses(ctx: Context, frozen: Stack, members: list[int]) -> tuple[float, floa
 
 
 def _final_loss(ctx: Context, algorithm: FedAvg, net: nn.Module, over: World) -> float:
-    """Train `net` as the one client of world `over`; its mean loss over all examples afterwards."""
+    """The mean loss of `net` over all examples after training it as the only client of world `over`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(ctx.seed, "probe"))
         for part in net.modules():
@@ -151,7 +151,7 @@ def fedavg_encoders(ctx: Context) -> dict[str, Stack]:
 
 
 def _picture(ctx: Context, shown: dict[str, Stack]) -> Figure:
-    """t-SNE of each encoder's features of examples of both clients, evenly picked."""
+    """t-SNE of each encoder's features of evenly spaced examples of both clients."""
     world = ctx.world
     rows = world.rows[torch.linspace(0, len(world.rows) - 1, min(SHOWN, len(world.rows))).long()]
     named = {name: _features(ctx, frozen, rows).cpu() for name, frozen in shown.items()}
@@ -159,7 +159,7 @@ def _picture(ctx: Context, shown: dict[str, Stack]) -> Figure:
 
 
 def main(words: list[str]) -> None:
-    """Compose, check, study."""
+    """Compose and check the config, and carry out the study."""
     named = {word.lstrip("+~").partition("=")[0] for word in words}
     overrides = [*(f"{name}={value}" for name, value in SETTING.items() if name not in named), *words]
     study(composed(overrides))

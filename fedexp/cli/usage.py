@@ -1,4 +1,4 @@
-"""What `fedexp --help` says: the commands, the groups that a user picks from, and every key with its meaning."""
+"""The text of `fedexp --help`: the commands, the groups to choose from, and every key with its meaning."""
 
 import ast
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from fedexp.config.schema import GROUPS, PARTS, Evaluate, Settings
 from fedexp.config.settings import Hardware, Local
 
 _INTERNAL = ("name", "_target_", "source")  # keys of a group that are no settings
-_HIDDEN = ("paper", "table", "scale", "sweep")  # said elsewhere, or set by fedexp itself
+_HIDDEN = ("paper", "table", "scale", "sweep")  # shown elsewhere, or set by fedexp itself
 _OF_GROUPS = {"dataset": "what is learned", "partition": "who holds which examples", "model": "what is trained",
               "algorithm": "how the cohort's work is combined", "selection": "which clients take part",
               "server_optimizer": "how the server steps", "compression": "how updates are packed",
@@ -41,7 +41,7 @@ _FLAGS = [
 
 
 def usage(words: Sequence[str], programs: Sequence[str]) -> None:
-    """Print the help for what `words` choose. Raises what composing them raises."""
+    """Print the help for the config that `words` choose. Raises the errors of composing it."""
     words = [word for word in words if "=" in word and not word.startswith("-")]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -71,7 +71,7 @@ def _show(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None
 
 
 def _first_sentence(path: Path) -> str:
-    """Of a module's docstring, without importing it."""
+    """The first paragraph of a module's docstring, without importing the module."""
     text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
     return text.removesuffix(":").removesuffix(".")
 
@@ -101,7 +101,7 @@ def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _says(text: str, bound: OneOf) -> bool:
-    """Whether a comment names all choices already."""
+    """Whether a comment already names all choices."""
     return all(str(choice) in text for choice in bound.choices)
 
 

@@ -19,10 +19,7 @@ from fedexp.randomness import numpy_generator
 
 CLASSES = [*string.digits, *string.ascii_uppercase, *string.ascii_lowercase]
 
-_NOTHING = (
-    np.empty((0, 1, 28, 28), dtype=np.uint8),
-    np.empty(0, dtype=np.int64),
-)  # for a writer that one part lacks
+_NOTHING = np.empty((0, 1, 28, 28), dtype=np.uint8), np.empty(0, dtype=np.int64)  # for a writer missing in one part
 
 _PLACE = (
     "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.1 -k 100 -t sample and pass dataset.root=FOLDER with its "

@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, checkpoints, wandb, the display."""
+"""How a run is recorded: its folder, checkpoints, trackers, the display."""

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 class Checkpoint:
     """Saved values of one run: nested dicts and lists of tensors, numbers and strings.
 
-    The folder never holds more than two, the one that is being written included: they may be large. At every instant
-    one of them is whole, whenever the process is killed.
+    The folder never holds more than two, including the one being written, because they may be large. Whenever the
+    process is killed, one of them is whole.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.newest, self.previous = folder / "checkpoint.pt", folder / "checkpoint.previous.pt"
         self.fingerprint = fingerprint
-        self.unfinished = folder / "checkpoint.new.pt"  # one name, not one a process: a killed one's is written over
-        self._good: Path | None = self.newest  # the one that a save must not lose
+        self.unfinished = folder / "checkpoint.new.pt"  # one name: a killed process's file is overwritten
+        self._good: Path | None = self.newest  # the file that a save must not lose
 
     def save(self, values: dict[str, Any]) -> None:
-        """Write the newest; what was good until now becomes the previous one. Raises OSError, as for a full disk."""
+        """Write the newest checkpoint; the last good one becomes the previous. Raises OSError, e.g. on a full disk."""
         for path in {self.newest, self.previous} - {self._good}:
             path.unlink(missing_ok=True)
         held = {"fingerprint": self.fingerprint, "values": values}
@@ -38,9 +38,9 @@ class Checkpoint:
         self._good = self.newest
 
     def load(self, device: "torch.device") -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest good values, or None; and what there is to say about files that had to be refused.
+        """The newest good values, or None; and messages about files that had to be refused.
 
-        Tensors that were on a CPU stay there; all others come to `device`.
+        Tensors that were on a CPU stay there; all others are moved to `device`.
         """
         refused = []
         for path in (self.newest, self.previous):
@@ -60,6 +60,6 @@ class Checkpoint:
         return None, [*refused, *(["no good checkpoint is left: starting afresh"] if refused else [])]
 
     def settle(self) -> None:
-        """Nothing more is to be saved: of two good ones, keep the newest alone."""
+        """Keep only the newest of two good checkpoints; called when nothing more is to be saved."""
         if self._good == self.newest and self.newest.exists():
             self.previous.unlink(missing_ok=True)

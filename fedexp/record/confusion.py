@@ -6,12 +6,12 @@ from torch import Tensor
 
 
 def table(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
-    """Test examples of each class (rows) taken for each class (columns)."""
+    """How many test examples of each class (rows) are predicted as each class (columns)."""
     return pd.DataFrame(counts.numpy(), index=class_names, columns=class_names).rename_axis("class")
 
 
 def per_class(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
-    """Accuracy (the class's recall, a fraction; empty without examples) and test examples of each class."""
+    """Accuracy (recall, a fraction; empty without examples) and number of test examples of each class."""
     examples = counts.sum(1)
     accuracy = counts.diagonal().double() / examples
     columns = {"accuracy": accuracy.numpy(), "examples": examples.numpy()}
@@ -34,7 +34,7 @@ def picture(counts: Tensor, class_names: list[str]) -> Figure:
         for row in range(classes):
             for column in range(classes):
                 share = shares[row, column]
-                if share < 0.005:  # which would be written 0.00
+                if share < 0.005:  # it would be written as 0.00
                     continue
                 colour = "white" if share > 0.5 else "black"
                 written = axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)

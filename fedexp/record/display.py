@@ -10,12 +10,12 @@ from rich.table import Table
 
 
 def megabytes(count: float) -> str:
-    """A number of bytes for people: below a megabyte in kB."""
+    """A readable number of bytes, in kB if it is below a megabyte."""
     return f"{count / 1e6:,.1f} MB" if count == 0 or count >= 1e6 else f"{count / 1e3:,.1f} kB"
 
 
 class Display:
-    """One run's progress. Without a terminal a line every few seconds, and the last round always."""
+    """One run's progress. Without a terminal, a line every few seconds and one for the last round."""
 
     def __init__(self, rounds: int, done: int, seconds_between_lines: float = 10.0, stage: str = "") -> None:
         self.console = Console(highlight=False)
@@ -45,7 +45,7 @@ class Display:
         self.console.print(line, markup=False, soft_wrap=True)
 
     def advance(self, row: dict[str, Any] | None) -> None:
-        """A round is done; `row`: what was measured, if this round was evaluated."""
+        """Count a finished round. row: its row of metrics.csv, if it was evaluated."""
         self.done += 1
         if row is not None:
             loss = f"loss {row['test_loss']:.3f}  " if "test_loss" in row else ""
@@ -61,7 +61,7 @@ class Display:
             self.say(f"{self.unit} {self.done}/{self.rounds}  {self.latest}  ETA {left:.0f} s")
 
     def summary(self, title: str, result: dict[str, Any]) -> None:
-        """The closing table."""
+        """Print the closing table."""
         table = Table(show_header=False)
         percent = {"final_accuracy", "best_accuracy"}
         for name in ("status", "rounds", "final_accuracy", "best_accuracy", "best_round", "rounds_to",

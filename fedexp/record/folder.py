@@ -1,5 +1,5 @@
-"""A run's folder: outputs/<readable>-<fingerprint>/. To find one takes no torch, pandas or matplotlib: they are
-imported where something is written with them."""
+"""A run's folder: outputs/<readable>-<fingerprint>/. torch, pandas and matplotlib are imported only where something is
+written with them: finding a folder does not need them."""
 
 import io
 import json
@@ -33,16 +33,16 @@ class Folders:
 
     def find(self, root: Path, fingerprint: str) -> Path | None:
         if root not in self._places:
-            there = sorted(root.iterdir(), reverse=True) if root.is_dir() else []  # of several the first one counts
+            there = sorted(root.iterdir(), reverse=True) if root.is_dir() else []  # of several the first by name counts
             self._places[root] = {path.name.rpartition("-")[2]: path for path in there}
         return self._places[root].get(fingerprint)
 
 
 class RunFolder:
-    """Found by fingerprint, however the run was spelt; used as a context manager it is locked.
+    """The folder of a run, found by its fingerprint, whatever its readable name; locked within its context.
 
-    A folder that the context created and that holds nothing but its lock at the end is removed again: a setting was
-    refused before anything was begun. No other folder is ever removed, whatever it lacks.
+    A folder that the context created and that holds only its lock at the end is removed again: a setting was refused
+    before anything had begun. No other folder is ever removed.
     """
 
     def __init__(self, config: Mapping[Any, Any], known: str | None = None, folders: Folders | None = None) -> None:
@@ -85,8 +85,8 @@ class RunFolder:
             return False  # there is no such folder
 
     def _clear(self) -> None:
-        """Remove what saves left behind whose process was killed. Only whoever holds the lock may."""
-        with suppress(OSError):  # of no harm but to the room on the disk
+        """Remove files that saves of killed processes left behind. Only the holder of the lock may do so."""
+        with suppress(OSError):  # leftovers only take room on the disk
             for path in [*self.path.glob(".*.tmp"), self.checkpoint.unfinished]:
                 path.unlink(missing_ok=True)
 
@@ -94,14 +94,14 @@ class RunFolder:
         if self._lock.is_locked:
             with suppress(OSError):  # nothing is lost with it
                 (self.path / ".owner").unlink(missing_ok=True)
-        with suppress(OSError):  # of no harm: an empty folder stays, perhaps with another process's new lock
+        with suppress(OSError):  # harmless: an empty folder stays, perhaps with another process's new lock
             if self._created and {entry.name for entry in self.path.iterdir()} <= {".lock"}:
                 (self.path / ".lock").unlink(missing_ok=True)
                 self.path.rmdir()
         self._lock.release()
 
     def _create(self) -> bool:
-        """Make the folder; whether it was not there before."""
+        """Create the folder; returns whether it did not exist before."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.path.mkdir()
@@ -118,8 +118,8 @@ class RunFolder:
         return found if isinstance(found, dict) and "status" in found else None
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
-        """The result of `rounds` rounds, if this run has carried them out; of one that went further, as far as its
-        metrics.csv tells. Raises ConfigError where it does not tell, because that round was not evaluated."""
+        """The result after `rounds` rounds, if this run has carried them out. If it went further, the result is made
+        from its metrics.csv. Raises ConfigError where that is impossible because that round was not evaluated."""
         result = self.result()
         if result is None or result["status"] not in DONE:
             return None
@@ -128,7 +128,7 @@ class RunFolder:
         return result if result["rounds"] == rounds or result["status"] == Status.DIVERGED else None
 
     def _until(self, rounds: int, result: dict[str, Any]) -> dict[str, Any]:
-        """The result of the first `rounds` rounds of those that `result` is of."""
+        """The result after the first `rounds` rounds, given the `result` of more."""
         rows = read_rows(self.path)
         require(
             rounds in ends(rows), "rounds", rounds,
@@ -143,11 +143,11 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         files.write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
         if result["status"] != Status.FAILED:
-            (self.path / "error.txt").unlink(missing_ok=True)  # that of an earlier attempt
+            (self.path / "error.txt").unlink(missing_ok=True)  # written by an earlier attempt
 
     def write_error(self, text: str) -> None:
-        """Why the run failed, for whoever looks later: a sweep goes on without it."""
-        with suppress(OSError):  # which may be why it failed
+        """Write why the run failed, to be read later: a sweep goes on without it."""
+        with suppress(OSError):  # the reason for the failure may be the disk
             self.path.mkdir(parents=True, exist_ok=True)
             files.write_text(self.path / "error.txt", text)
 
@@ -189,7 +189,7 @@ def drawn(figure: "Figure") -> dict[str, bytes]:
 
 
 def _in_words(rounds: list[int]) -> str:
-    """round 3; rounds 1, 2, 3; rounds 1, 2, 3, ..., 60."""
+    """Rounds as text: round 3; rounds 1, 2, 3; rounds 1, 2, 3, ..., 60."""
     if len(rounds) > 12:
         return f"rounds {', '.join(map(str, rounds[:3]))}, ..., {rounds[-1]}"
     return f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds)) or 'unknown'}"

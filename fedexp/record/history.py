@@ -1,4 +1,4 @@
-"""What a run has measured so far: the rows of metrics.csv, and totals over all rounds."""
+"""A run's measurements so far: the rows of metrics.csv, and totals over all rounds."""
 
 import math
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ _FIRST = (  # columns of metrics.csv before all others
 
 @dataclass
 class History:
-    """rows: one an evaluated round. bytes_up, bytes_down, examples, seconds: totals of all rounds, evaluated or not."""
+    """rows: one per evaluated round. bytes_up, bytes_down, examples, seconds: totals of all rounds."""
 
     rows: list[Row] = field(default_factory=list)
     bytes_up: int = 0
@@ -25,14 +25,14 @@ class History:
     seconds: float = 0.0
 
     def count(self, bytes_up: int, bytes_down: int, examples: int, seconds: float) -> None:
-        """A round is over."""
+        """Add a finished round to the totals."""
         self.bytes_up += bytes_up
         self.bytes_down += bytes_down
         self.examples += examples
         self.seconds += seconds
 
     def add(self, row: Row) -> Row:
-        """An evaluated round's row, completed by what depends on those before it."""
+        """Add an evaluated round's row, completed by totals and the mean accuracy of the last rounds; returns it."""
         row = {
             **row,
             **self._totals(),
@@ -45,16 +45,16 @@ class History:
         return row
 
     def summary(self, targets: list[float]) -> dict[str, Any]:
-        """The curve in a few numbers, and totals."""
+        """The curve summarised in a few numbers, and totals."""
         return summary(self.rows, targets) | self._totals()
 
     def diverged(self) -> bool:
-        """Whether the last evaluation met a loss that is not finite."""
+        """Whether a loss of the last evaluated round is not finite."""
         last = self.rows[-1]
-        return not math.isfinite(last["test_loss"] + last.get("local_loss", 0.0))  # the latter where somebody trained
+        return not math.isfinite(last["test_loss"] + last.get("local_loss", 0.0))  # no local loss if no client trained
 
     def plain(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The history as plain values, for a checkpoint."""
         return asdict(self)
 
     def _totals(self) -> dict[str, Any]:

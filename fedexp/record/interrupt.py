@@ -1,4 +1,4 @@
-"""Signals: a run asked to end (SIGTERM, Ctrl-C, a terminal that is gone) saves first."""
+"""Signals: a run that is asked to end (SIGTERM, Ctrl-C, a terminal that is gone) saves its state first."""
 
 import signal
 import threading
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Stop:
-    """Within the context, calling it tells whether the run was asked to end; `signal` is by which signal.
+    """Within the context, calling this object tells whether the run was asked to end, and `signal` is the signal.
 
-    A second Ctrl-C is not held back, and a SIGHUP that was ignored before (nohup) is ignored still.
+    A second Ctrl-C acts at once, and a SIGHUP that was ignored before (nohup) stays ignored.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-_MOST_BUBBLES = 600  # (client, class) pairs; more are a map of colours
+_MOST_BUBBLES = 600  # (client, class) pairs; with more, a map of colours is drawn
 _MOST_TICKS = 20
 _LARGEST = 120  # points squared: the largest bubble
 
@@ -22,8 +22,8 @@ def table(label_counts: Tensor, class_names: list[str] | None = None) -> pd.Data
 
 
 def picture(label_counts: Tensor, title: str) -> Figure:
-    """How many examples of each class each client holds: a bubble for each pair, its area the number, or colours where
-    there are many pairs. title: what is shown, in the figure's first line."""
+    """How many examples of each class each client holds: a bubble for each pair, its area proportional to the number,
+    or a map of colours if there are many pairs. title: the figure's title."""
     clients, classes = label_counts.shape
     figure = Figure(figsize=(min(14, 4 + clients * 0.12), min(12, 2.2 + classes * 0.25)), layout="constrained")
     axes = figure.subplots()
@@ -35,7 +35,7 @@ def picture(label_counts: Tensor, title: str) -> Figure:
     else:
         _bubbles(axes, label_counts)
         axes.set_xlim(-0.7, clients - 0.3)
-        axes.set_ylim(-0.7, classes - 0.3)  # no tick for a class that is not there
+        axes.set_ylim(-0.7, classes - 0.3)  # so that there is no tick beyond the classes
     axes.set(xlabel="client", ylabel="class")
     axes.set_title(title, fontsize=9)
     for axis, count in ((axes.xaxis, clients), (axes.yaxis, classes)):
@@ -59,7 +59,7 @@ def _bubbles(axes: Axes, label_counts: Tensor) -> None:
 
 
 def _round_sizes(most: int) -> list[int]:
-    """About a tenth, a third and the whole of the largest, as numbers that are easily read."""
+    """About a tenth, a third and the whole of the largest number, rounded down to one digit."""
     found = []
     for share in (0.1, 1 / 3, 1.0):
         size = max(1, most * share)

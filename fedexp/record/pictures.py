@@ -1,4 +1,4 @@
-"""Pictures of what algorithms learn: label distributions, the elbow curve, features in two dimensions."""
+"""Pictures for algorithms' artifacts: label distributions, the elbow curve, features in two dimensions."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def elbow(curve: np.ndarray, chosen: int) -> Figure:
 
 
 def features(named: dict[str, Tensor], labels: Tensor, seed: int) -> Figure:
-    """t-SNE of each encoder's features [n, d], a panel each, coloured by label [n]; empty for a diverged encoder."""
+    """t-SNE of each encoder's features [n, d], one panel each, coloured by label [n]; empty for a diverged encoder."""
     figure = Figure(figsize=(4 * len(named), 4), layout="constrained")
     for axes, (name, values) in zip(figure.subplots(1, len(named), squeeze=False)[0], named.items()):
         if not values.isfinite().all():

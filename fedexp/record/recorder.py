@@ -1,4 +1,4 @@
-"""What is kept of a run: rows of metrics.csv, checkpoints, pictures and tables, and result.json at its end."""
+"""Recording a run: rows of metrics.csv, checkpoints, pictures and tables, and result.json at its end."""
 
 import logging
 import math
@@ -36,7 +36,7 @@ _SECONDS_BETWEEN_COMPLAINTS = 60
 
 
 class Retry(NamedTuple):
-    """Why a file is missing, and how to write it; None of a checkpoint, which the next one replaces."""
+    """Why a file is missing, and how to write it; None for a checkpoint, which the next one replaces."""
 
     error: OSError
     write: Callable[[], None] | None
@@ -49,10 +49,11 @@ def _partition_drawn(label_counts: tuple[tuple[int, ...], ...], title: str) -> d
 
 
 class Recorder:
-    """Of one run. world: that of its last stage. class_names: [C].
+    """Records one run. world: that of its last stage. class_names: [C].
 
-    What cannot be written, as on a full disk, is said at most once a minute and tried again, and the run goes on: what
-    was saved before still stands. At the end it is said what is missing, and a result that is not there is an error.
+    If a file cannot be written, as on a full disk, the run goes on with what was saved before: the failure is reported
+    at most once a minute, and writing is tried again. At the end missing files are listed, and a missing result is an
+    error.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class Recorder:
         self.complained = -math.inf
 
     def resume(self, is_due: Callable[[int], bool]) -> tuple[State, State] | None:
-        """The run's State and the reference's as last saved, and with them the rows of rounds that are due; None where
-        nothing good was saved. Raises ConfigError on another kind of device."""
+        """The run's State and the reference's as last saved; the history is restored, with the rows of rounds that are
+        due. None where no good checkpoint exists. Raises ConfigError on another kind of device."""
         device = self.world.device
         values, refused = ranks.from_first(lambda: self.folder.checkpoint.load(device), device)
         for line in refused:
@@ -88,12 +89,12 @@ class Recorder:
             f"this run was begun on {begun}, and its state is that device's; go on there, or delete {self.folder.path}",
         )  # fmt: skip
         self.history = History(**values["history"])
-        # A run of fewer rounds evaluated its last one, which this one may not.
+        # A run of fewer rounds evaluated its last round, which this run may not evaluate.
         self.history.rows = [row for row in self.history.rows if is_due(row["round"])]
         return values["state"], values["reference"]
 
     def begin(self, state: State | None) -> None:
-        """What is known before the first round. state: the one to go on from."""
+        """Write what is known before the first round. state: the State to resume from; None: a new run."""
         if not launch.is_first():
             return
         folder = self.folder
@@ -104,7 +105,7 @@ class Recorder:
             picture = _partition_drawn(tuple(map(tuple, counts.tolist())), self._partition_title())
             self._try("partition.png", folder.write_picture, "partition", picture)
         if state is None:
-            (folder.path / "metrics.csv").unlink(missing_ok=True)  # of an attempt of which nothing else is left
+            (folder.path / "metrics.csv").unlink(missing_ok=True)  # left by an attempt of which nothing else remains
         else:
             self._try("metrics.csv", folder.write_metrics, self.history.rows)
         self.tracker.start(self.config, folder.path, folder.fingerprint)
@@ -114,7 +115,7 @@ class Recorder:
             log.info("going on after round %d", state["round"])
 
     def _partition_title(self) -> str:
-        """Which data set, which partition, how skewed, and how much of it."""
+        """Data set, partition, mean EMD, and numbers of examples and clients."""
         config, counts = self.config, self.world.label_counts
         name, alpha = str(config.partition.name), config.partition.get("alpha")
         told = "" if alpha is None or f"{alpha:g}" in name or str(alpha) in name else f", alpha {alpha:g}"
@@ -122,7 +123,7 @@ class Recorder:
         return f"{data_used(config.dataset)}, {name}{told}, mean EMD {mean_emd(counts):.2f}\n{held}"
 
     def add(self, row: Row, tables: dict[str, pd.DataFrame]) -> Row:
-        """An evaluated round's row, which is completed by totals, and its tables by file name."""
+        """Record an evaluated round: its row, which is returned with totals, and its tables by file name."""
         row = self.history.add(row)
         self._try("metrics.csv", self.folder.write_metrics, self.history.rows)
         self.write(tables)
@@ -139,7 +140,7 @@ class Recorder:
         before = time.monotonic()
         self._try(_CHECKPOINT, self.folder.checkpoint.save, values)
         self.saved = time.monotonic()
-        if self.config.checkpoint_seconds:  # large client memory: saving never takes more than a twentieth of the time
+        if self.config.checkpoint_seconds:  # for large client memory: saving takes at most a twentieth of the time
             self.patience = max(self.config.checkpoint_seconds, 20 * (self.saved - before))
 
     def save_if_due(self, state: State, reference: State) -> None:
@@ -148,14 +149,14 @@ class Recorder:
             self.save(state, reference)
 
     def write(self, artifacts: Artifacts) -> None:
-        """Pictures and tables, by file name."""
+        """Write pictures and tables, by file name."""
         for name, content in artifacts.items():
             kind = "csv" if isinstance(content, pd.DataFrame) else "png"
             self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
-        """The last files. answers: test examples by class and answer, int64 [C, C]. Raises Unsaved where a file of the
-        result is still missing then; a checkpoint is none, and only what was trained since the last one is lost."""
+        """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is
+        missing afterwards; a checkpoint does not count, since only the rounds since the last one are lost with it."""
         if not launch.is_first():
             return
         self.folder.checkpoint.settle()
@@ -169,11 +170,11 @@ class Recorder:
             raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_ROOM}")
 
     def end(self, status: Status, added: dict[str, Any]) -> dict[str, Any]:
-        """Write result.json, whatever the end was. added: what the algorithm has to say."""
+        """Write result.json, however the run ended. added: what the algorithm and its parts add to it."""
         rows = self.history.rows
         chance, most_by_chance = accuracy.by_chance(self.world)
         result = {
-            "status": str(status),  # wandb would take an enumeration by its name
+            "status": str(status),  # wandb would record an enumeration by its name
             **self.history.summary(list(self.config.targets)),
             "at_chance": bool(rows) and rows[-1]["test_accuracy"] <= most_by_chance,
             "emd": mean_emd(self.world.label_counts),
@@ -198,7 +199,7 @@ class Recorder:
         return result
 
     def _try(self, name: str, write: Callable[..., None], *content: Any) -> None:
-        """Write a file, or note that it is missing; of a run's several processes the first one writes."""
+        """Write a file, or note that it is missing; of a run's several processes only the first one writes."""
         if not launch.is_first():
             return
         try:
@@ -217,7 +218,7 @@ class Recorder:
             self.complained = -math.inf
 
     def _again(self) -> None:
-        """Try to write what is missing."""
+        """Try again to write missing files."""
         for name, each in list(self.unsaved.items()):
             if each.write is not None:
                 self._try(name, each.write)

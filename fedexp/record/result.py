@@ -1,4 +1,4 @@
-"""What result.json says besides what the run itself counts: the curve in a few numbers, and what made it."""
+"""The content of result.json besides the run's own counts: the curve in a few numbers, versions and commit."""
 
 import platform
 import subprocess
@@ -11,7 +11,7 @@ from fedexp.record.status import Status
 
 
 def last_rounds(rows: list[dict[str, Any]], rounds: int = 10) -> float:
-    """Mean test accuracy over what was evaluated in the last so many communication rounds."""
+    """Mean test accuracy over the evaluated ones of the last `rounds` communication rounds."""
     recent = [row["test_accuracy"] for row in rows if row["round"] > rows[-1]["round"] - rounds]
     return sum(recent) / len(recent)
 
@@ -42,8 +42,8 @@ def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
 
 
 def value(result: dict[str, Any], metric: str) -> float:
-    """The number that a result has by a name: best_accuracy, seconds, rounds_to.0.8. Raises ConfigError where it has
-    none, as rounds to a target that was not reached."""
+    """A number of a result by its name: best_accuracy, seconds, rounds_to.0.8. Raises ConfigError if the result has no
+    such number, for example for a target that was not reached."""
     known = {key: each for key, each in result.items() if isinstance(each, int | float) and not isinstance(each, bool)}
     known |= {f"rounds_to.{target}": each for target, each in result.get("rounds_to", {}).items() if each is not None}
     require(metric in known, "metric", metric, f"is no number of this run's result.json; {nearest(metric, known)}")
@@ -51,8 +51,8 @@ def value(result: dict[str, Any], metric: str) -> float:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """Those of a folder's metrics.csv, with the values that they were written with; none without a readable one."""
-    import pandas as pd  # only here: to ask whether a run is done takes no table
+    """The rows of a folder's metrics.csv, with exactly the values that were written; none if it cannot be read."""
+    import pandas as pd  # only here: asking whether a run is done needs no pandas
 
     try:
         table = pd.read_csv(folder / "metrics.csv", float_precision="round_trip")
@@ -62,14 +62,14 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def ends(rows: list[dict[str, Any]]) -> list[int]:
-    """The rounds after which the run might have ended: those evaluated in its last stage."""
+    """The rounds after which the run could have ended: those evaluated in its last stage."""
     return [row["round"] for row in rows if row.get("stage") == rows[-1].get("stage")]
 
 
 def first_rounds(
     rounds: int, rows: list[dict[str, Any]], result: dict[str, Any], targets: list[float]
 ) -> dict[str, Any]:
-    """The result of the first `rounds` rounds, one of `ends(rows)`, of those that `result` is of."""
+    """The result after the first `rounds` rounds, one of `ends(rows)`, given the rows and the result of more rounds."""
     rows = [row for row in rows if row["round"] <= rounds]
     totals: dict[str, Any] = {
         name: rows[-1][name] for name in ("bytes_up", "bytes_down", "seconds") if name in rows[-1]
@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the source checkout that runs, with + where it has changes; None for an installed wheel."""
+    """The commit of the running source checkout, with + if it has changes; None for an installed wheel."""
     place = Path(fedexp.__file__).parent
     ask = ["git", "-C", str(place), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:

@@ -1,10 +1,10 @@
-"""How far a run has come, in the words of its result.json."""
+"""The status of a run, as written in its result.json."""
 
 from enum import StrEnum
 
 
 class Status(StrEnum):
-    """What ended a run; of one without a result, that it was begun, or that a process is at work on it now."""
+    """How a run ended; without a result: it was started, or is running in a process now."""
 
     FINISHED = "finished"
     DIVERGED = "diverged"

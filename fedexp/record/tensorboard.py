@@ -1,4 +1,4 @@
-"""TensorBoard: every number of metrics.csv by round, in the run's own folder; never fatal."""
+"""TensorBoard: every number of metrics.csv by round, in the run's own folder; a failure never ends the run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class TensorboardTracker(Tracker):
         self._safely(end)
 
     def _open(self, first: int) -> None:
-        """Of a resumed run, what was written of rounds from `first` on is taken back."""
+        """Open the writer; in a resumed run, values of rounds from `first` on are discarded."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(self._folder / "tensorboard"), purge_step=first)

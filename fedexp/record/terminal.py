@@ -1,4 +1,4 @@
-"""What fedexp says while it works: log records as lines on standard output, and what if nobody can be told."""
+"""Messages while fedexp works: log records as lines on standard output, which may be lost without ending a run."""
 
 import logging
 import os
@@ -9,14 +9,14 @@ from typing import Any, TextIO, cast
 
 
 class Terminal(logging.Handler):
-    """Prints to whatever standard output is at the time: a progress bar puts its own in place while it is shown."""
+    """Prints to the current standard output, which a progress bar replaces while it is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), flush=True)
 
 
 def log_to_terminal() -> None:
-    """For programs that Hydra does not start: the same lines as conf/hydra/job_logging/fedexp.yaml gives."""
+    """Log as conf/hydra/job_logging/fedexp.yaml does, in programs that Hydra does not start."""
     logger = logging.getLogger("fedexp")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = Terminal()
@@ -26,8 +26,8 @@ def log_to_terminal() -> None:
 
 
 class Lasting:
-    """A stream whose loss ends nothing: once it cannot be written to (a closed pipe, a full disk, a terminal that is
-    gone), what is said goes nowhere."""
+    """A stream whose loss does not end the program: once it cannot be written to (a closed pipe, a full disk, a
+    terminal that is gone), further output is discarded."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -47,7 +47,7 @@ class Lasting:
             act(*given)
         except OSError:
             with suppress(OSError), open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())  # for what is still held back, too
+                os.dup2(nowhere.fileno(), self._stream.fileno())  # for buffered output, too
 
 
 @contextmanager

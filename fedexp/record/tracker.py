@@ -1,8 +1,8 @@
-"""Who watches a run besides its folder.
+"""Trackers, which follow a run besides its folder.
 
-One's own is a subclass of Tracker, named on the command line: `tracking=own tracking._target_=mine.Mine`.
-It is built before training (raise ConfigError for a key that cannot work) and called in the order below; what it raises
-later ends the run, as an error anywhere does, so it catches what may fail on the way, as those here do.
+Your own is a subclass of Tracker, named on the command line: `tracking=own tracking._target_=mine.Mine`.
+It is built before training (raise ConfigError for a key that cannot work), and its functions are called in the order
+below. An error that it raises later ends the run like any other; so catch what may fail, as the trackers here do.
 """
 
 from pathlib import Path
@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 
 
 class Tracker:
-    """Watches nothing: `tracking=none`, and the base class of those that do."""
+    """Tracks nothing: `tracking=none`, and the base class of all trackers."""
 
     def start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
-        """Begin or, for a resumed run, go on."""
+        """Begin tracking, or go on with a resumed run."""
 
     def picture(self, name: str, path: Path) -> None:
         """Show a picture file."""
@@ -24,9 +24,9 @@ class Tracker:
         """One evaluated round: a row of metrics.csv."""
 
     def finish(self, result: dict[str, Any], failed: bool) -> None:
-        """The end: result.json's content. All files of the run's folder are written by then."""
+        """End tracking. result: the content of result.json. All files of the run's folder are written by then."""
 
 
 def leaves(folder: Path) -> list[Path]:
-    """What a run has left besides its rows and its model: pictures and tables."""
+    """A run's pictures and tables, without metrics.csv."""
     return sorted(path for path in folder.iterdir() if path.suffix in (".png", ".csv") and path.name != "metrics.csv")

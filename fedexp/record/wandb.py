@@ -1,6 +1,6 @@
-"""Weights & Biases: online where credentials are found, else offline; never a prompt, never fatal.
+"""Weights & Biases: online if credentials are found, else offline; it never prompts, and a failure never ends the run.
 
-wandb's own environment variables hold wherever the config leaves a key open (null).
+wandb's own environment variables hold for keys that the config leaves open (null).
 """
 
 import netrc
@@ -21,18 +21,18 @@ from fedexp.errors import require
 from fedexp.record.result import read_rows
 from fedexp.record.tracker import Tracker, leaves
 
-PATIENCE = 8  # seconds for wandb's server to say anything at all
+PATIENCE = 8  # seconds to wait for an answer of wandb's server
 _MODES = ("auto", "online", "offline", "disabled")
 _ENVIRONMENT = {"project": "WANDB_PROJECT", "entity": "WANDB_ENTITY", "group": "WANDB_RUN_GROUP", "mode": "WANDB_MODE"}
 
 
 @dataclass
 class WandbTracker(Tracker):
-    """What is None is read from the environment (WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP, WANDB_MODE); where that
-    is silent too, project is fedexp, group the run's table or else its sweep, mode auto.
+    """A key that is None is read from the environment (WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP, WANDB_MODE); if
+    that is not set either, project is fedexp, group the run's table or else its sweep, and mode auto.
 
-    mode: auto (online where credentials are found, else offline), online, offline or disabled (no tracking).
-    Raises ConfigError for another mode. model: whether model.pt is kept in wandb too; pictures and tables always are.
+    mode: auto (online if credentials are found, else offline), online, offline or disabled (no tracking). Raises
+    ConfigError for another mode. model: whether model.pt is uploaded too; pictures and tables always are.
     """
 
     project: str | None = None
@@ -78,9 +78,9 @@ class WandbTracker(Tracker):
         )  # fmt: skip
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
-        step = self._run.starting_step if online else 0  # of a run that goes on: behind the last one that it has
+        step = self._run.starting_step if online else 0  # of a resumed run: the step after the last one in wandb
         self._held = set(range(step)) if online else _rounds_in(folder / "wandb")
-        for row in read_rows(folder):  # what a killed process had logged and wandb had not written
+        for row in read_rows(folder):  # rows that a killed process logged and wandb did not write
             self._log(row)
         if not online:
             print(f"fedexp: wandb offline; to upload: wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*")
@@ -97,10 +97,10 @@ class WandbTracker(Tracker):
         self._safely("log", lambda: self._log(row))
 
     def _log(self, row: dict[str, Any]) -> None:
-        if row["round"] in self._held:  # of a run that goes on: its history has it, and is not to have it twice
+        if row["round"] in self._held:  # a resumed run's history already has this row
             self._run.summary.update(row)
             return
-        # Committed at once: a row that waits for the next one would reach the summary after `finish` has written there.
+        # Committed at once: a row kept back until the next one would reach the summary after what `finish` writes.
         self._run.log(row, step=row["round"], commit=True)
 
     def finish(self, result: dict[str, Any], failed: bool) -> None:
@@ -115,7 +115,7 @@ class WandbTracker(Tracker):
         self._safely("finish", end)
 
     def _keep(self, kind: str, paths: list[Path]) -> None:
-        """Files as one artifact of the run, a new version of it where a resumed run has them anew."""
+        """Upload files as one artifact of the run; a resumed run makes a new version of it."""
         import wandb
 
         artifact = wandb.Artifact(f"{kind}-{self._run.id}", type=kind)
@@ -124,7 +124,7 @@ class WandbTracker(Tracker):
         self._run.log_artifact(artifact)
 
     def _safely(self, what: str, act: Callable[[], None]) -> None:
-        """The run's own files are complete without wandb: a failure is said once, then wandb is left alone."""
+        """Run `act`; a failure is reported once, and wandb is not used any more: the run's own files are complete."""
         if self._run is None and what != "start":
             return
         try:
@@ -135,7 +135,7 @@ class WandbTracker(Tracker):
 
 
 def answers(server: str) -> bool:
-    """Whether wandb's server says anything that is no failure of its own, in time."""
+    """Whether wandb's server answers in time, and not with a server error."""
     found: list[bool] = []
 
     def ask() -> None:
@@ -145,17 +145,17 @@ def answers(server: str) -> bool:
                 found.append(True)
         except HTTPError as error:
             found.append(error.code < 500)
-        except Exception:  # no such place, no connection, no HTTP
+        except Exception:  # no such host, no connection, no HTTP
             found.append(False)
 
-    asking = threading.Thread(target=ask, daemon=True)  # looking up a name takes its own time
+    asking = threading.Thread(target=ask, daemon=True)  # a name lookup does not obey the timeout
     asking.start()
     asking.join(PATIENCE)
     return any(found)
 
 
 def _rounds_in(folder: Path) -> set[int]:
-    """The rounds whose rows are in what wandb has written below a folder."""
+    """The rounds whose rows are in the files that wandb has written below a folder."""
     from fedexp.record import wandb_file
 
     rounds = set()
@@ -164,13 +164,13 @@ def _rounds_in(folder: Path) -> set[int]:
             for record in wandb_file.read(file)["history"]:
                 row = {item.key or "/".join(item.nested_key): item.value_json for item in record.item}
                 rounds |= {int(row["round"])} if "round" in row else set()
-        except Exception as error:  # another version's form, or damaged: its rows are sent again
+        except Exception as error:  # another version's format, or damaged: its rows are sent again
             print(f"fedexp: {file} cannot be read ({error}); what it holds is sent again")
     return rounds
 
 
 def chosen(name: str, given: str | None) -> str | None:
-    """A key of the config, or where it is None wandb's environment variable for it; None if neither says anything."""
+    """A key of the config, or if it is None, wandb's environment variable for it; None if neither is set."""
     return given if given is not None else os.environ.get(_ENVIRONMENT[name]) or None
 
 

@@ -1,4 +1,4 @@
-"""Read back the file that wandb writes of a run (a LevelDB log of protobuf records)."""
+"""Reading the file that wandb writes for a run (a LevelDB log of protobuf records)."""
 
 import struct
 from collections import defaultdict
@@ -9,8 +9,8 @@ BLOCK, HEADER = 32768, 7
 
 
 def read(path: Path) -> dict[str, list[Any]]:
-    """All whole records by kind (run, history, summary, exit, ...), in order. Raises what wandb's protobuf raises for a
-    damaged one."""
+    """All whole records by kind (run, history, summary, exit, ...), in order. Raises protobuf's errors for a damaged
+    record."""
     from wandb.proto import wandb_internal_pb2
 
     data, at, part = path.read_bytes(), HEADER, b""
@@ -23,7 +23,7 @@ def read(path: Path) -> dict[str, list[Any]]:
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
         if at + HEADER + length > len(data):
-            break  # cut off in the middle of being written
+            break  # a record that was cut off while being written
         part += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (1, 4):  # a whole record, or the last part of one

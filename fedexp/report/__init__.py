@@ -1,4 +1,4 @@
-"""Runs beside what was published, and beside each other: `python -m fedexp.report`."""
+"""Comparing runs with published values and with each other: `python -m fedexp report`."""
 
 from fedexp import make_callable
 

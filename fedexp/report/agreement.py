@@ -1,4 +1,4 @@
-"""Does what was measured rank as what was published? Pure functions of numbers."""
+"""Whether measured values rank like published ones: pure functions of numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from fedexp.report.page import NOTHING
 
 
 def ranked(values: Mapping[str, float], higher_is_better: bool) -> list[str]:
-    """Names from best to worst; those without a number left out."""
+    """Names from best to worst, without those that have no number."""
     known = {name: value for name, value in values.items() if not math.isnan(value)}
     return sorted(known, key=lambda name: -known[name] if higher_is_better else known[name])
 
 
 def winner(values: Mapping[str, float], higher_is_better: bool) -> str:
-    """The best name; several, if they are equal; nothing where fewer than two compare."""
+    """The best name; "a tie of n" if n are equal; NOTHING for fewer than two values."""
     order = ranked(values, higher_is_better)
     if len(order) < 2:
         return NOTHING
@@ -24,7 +24,7 @@ def winner(values: Mapping[str, float], higher_is_better: bool) -> str:
 
 
 def marks(values: Mapping[str, float], shown: Mapping[str, str], higher_is_better: bool) -> dict[str, str]:
-    """Which names are best and which second; equal as shown are equal. None where fewer than two compare."""
+    """The names that are best or second best; values that are shown alike count as equal. Empty for fewer than two."""
     order = ranked(values, higher_is_better)
     if len(order) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""Any runs beside each other: what differs names them, what came out stands first."""
+"""Comparing any runs: they are named by the keys in which they differ, and sorted by accuracy."""
 
 import re
 from collections.abc import Sequence
@@ -19,10 +19,11 @@ _MOST_PICTURES = 6
 def compare_runs(
     runs: Sequence[Recorded], name: str = "runs", targets: Sequence[float] | None = None, baseline: str | None = None
 ) -> Page:
-    """Draws of one protocol (runs that differ in their seed alone) share a line; what else differs names it.
+    """Runs of one protocol that differ only in their draw (seed) share a line, named by the other keys that differ.
 
-    targets: accuracies (fractions) that are waited for. baseline: an option's name, or KEY=VALUE, that all others are
-    compared with. None: what suits the runs. Raises ConfigError for a baseline that is not there.
+    targets: accuracies (fractions) for which the rounds, bytes and seconds needed are reported. baseline: an option's
+    name, or KEY=VALUE, with which all others are compared. None: chosen to suit the runs. Raises ConfigError for an
+    unknown baseline.
     """
     runs = distinct(sorted(runs, key=lambda run: not run.complete))
     groups = _ranked(grouped(runs))
@@ -43,7 +44,7 @@ def compare_runs(
 
 
 def _ranked(groups: list[Group]) -> list[Group]:
-    """Problem by problem; complete ones first, the most accurate first."""
+    """Sorted by problem; then complete groups first, and the most accurate first."""
 
     def rank(group: Group) -> tuple[str, bool, float]:
         accuracies = [run.result["final_accuracy"] for run in group.counted if run.result.get("final_accuracy")]
@@ -53,7 +54,7 @@ def _ranked(groups: list[Group]) -> list[Group]:
 
 
 def _curves(groups: Sequence[Group]) -> list[Picture]:
-    """A picture a problem; what is called the same looks the same in all of them."""
+    """One picture per problem; groups of the same name look alike in all of them."""
     pictures, looks = [], {name: number for number, name in enumerate(sorted({group.short for group in groups}))}
     for problem in dict.fromkeys(group.problem for group in groups):
         peers = [group for group in groups if group.problem == problem]
@@ -68,7 +69,7 @@ def _curves(groups: Sequence[Group]) -> list[Picture]:
 
 
 def _partitions(groups: Sequence[Group]) -> list[Picture]:
-    """Each way in which the examples are spread, once."""
+    """One picture of each problem's partition."""
     first: dict[str, Recorded] = {}
     for group in groups:
         first.setdefault(group.problem, group.runs[0])
@@ -84,7 +85,7 @@ def _stem(text: str) -> str:
 
 
 def _records(groups: Sequence[Group], found: pd.DataFrame) -> pd.DataFrame:
-    """A row a run, the incomplete ones too."""
+    """One row per run, incomplete runs included."""
     written = pd.DataFrame([
         {"run": run.path.name, "setting": group.label, **group.keys, "seed": run.seed,
          **{key: value for key, value in run.result.items() if not isinstance(value, dict | list)}}

@@ -1,4 +1,4 @@
-"""A published table beside what was measured."""
+"""A published table, with the measured values beside the printed ones."""
 
 import math
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import Job, Sweep
 from fedexp.sweep.table import Cell, Table
 
-_NEAR = 1.5  # percentage points: a measured accuracy that is no further from the published one agrees with it
+_NEAR = 1.5  # percentage points: a measured accuracy at most this far from the published one agrees with it
 
 
 def compare(
     sweep: Sweep, runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None,
     shorter: bool = False,
 ) -> Page:  # fmt: skip
-    """The report of a table: `sweep` is what its command line asks for, `runs` what is there; targets and baseline as
-    in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are said to be so."""
+    """The report of a table. sweep: the runs that its command line asks for; runs: those that exist; targets, baseline:
+    as in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are marked."""
     table, matcher = sweep.table, Matcher(runs, sweep.scale, shorter)
     jobs: dict[str, list[Job]] = {}
     for job in sweep.jobs:
@@ -108,7 +108,7 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
 
 
 def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
-    """Best and second best along each line that compares like with like."""
+    """Best and second best along each line whose cells are comparable (`_alike`)."""
     found: dict[tuple[str, str], str] = {}
     for line in _compared(table, measured).values():
         if not _alike(line):
@@ -121,7 +121,7 @@ def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]
 
 
 def _compared(table: Table, measured: list[Measured]) -> dict[str, list[Measured]]:
-    """Cells that are compared with one another: those of a row, or of a column where the table says so."""
+    """Cells that are compared with one another: those of a row, or those of a column if the table says so."""
     lines: dict[str, list[Measured]] = {}
     for each in measured:
         name = each.cell.row if table.compare == "columns" else each.cell.column
@@ -139,7 +139,7 @@ def _alike(line: list[Measured]) -> bool:
 
 
 def _shared(each: Measured) -> str:
-    """The deviation in keys that all algorithms have."""
+    """The deviation in keys that do not belong to an algorithm or a model."""
     return repr([part for part in each.deviation if not part[0].startswith(("algorithm.", "model."))])
 
 
@@ -158,7 +158,7 @@ def _entry(each: Measured, mark: str) -> Entry:
 
 
 def _rounds(cells: list[Measured]) -> str:
-    """Rounds run / in the protocol (which not every paper gives: conf/paper/), a range where the cells differ."""
+    """Rounds run / in the protocol (not every paper gives them: conf/paper/), as a range if the cells differ."""
     run = sorted({each.variant.rounds for each in cells if each.variant})
     asked = sorted({each.rounds_of_protocol for each in cells if each.rounds_of_protocol})
     return f"{_range(run)} / {_range(asked)}"
@@ -173,13 +173,13 @@ def _data(cells: list[Measured]) -> str:
 
 
 def _commits(cells: list[Measured]) -> str:
-    """By which commits of fedexp the runs were made."""
+    """The commits of fedexp by which the runs were made."""
     made = [run.result.get("commit") for each in cells if each.variant for run in each.variant.runs]
-    return ", ".join(dict.fromkeys(commit for commit in made if commit))  # an installed wheel tells none
+    return ", ".join(dict.fromkeys(commit for commit in made if commit))  # an installed wheel has none
 
 
 def _agreement(table: Table, measured: list[Measured]) -> Sheet:
-    """Who wins, in each row (or column), here and in print; Spearman's rank correlation."""
+    """The best of each row (or column) as measured and as printed, and Spearman's rank correlation."""
     rows, correlations, agreed, decided = [], [], 0, 0
     for name, line in _compared(table, measured).items():
         higher = line[0].cell.measure.higher_is_better
@@ -228,7 +228,7 @@ def _notes(measured: list[Measured]) -> list[str]:
 
 
 def _merged(notes: list[str]) -> list[str]:
-    """Notes that say the same of several cells, said once."""
+    """Notes with the same text for several cells, merged into one."""
     cells: dict[str, list[str]] = {}
     for note in notes:
         name, _, text = note.partition(": ")
@@ -237,7 +237,7 @@ def _merged(notes: list[str]) -> list[str]:
 
 
 def _groups(table: Table, measured: list[Measured]) -> list[Group]:
-    """The cells that were measured in runs with rounds, to be compared as any runs are."""
+    """The cells that were measured by runs with a curve, as groups to be compared like any runs."""
     return [
         Group(
             each.cell.name, {"row": each.cell.row, "column": each.cell.column},

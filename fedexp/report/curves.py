@@ -1,4 +1,4 @@
-"""Accuracy over rounds, bytes and seconds: a line a group, mean and band over its runs."""
+"""Accuracy over rounds, bytes and seconds: one line per group, mean and band over its runs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ _FEW = 12  # evaluated rounds up to which each is a marker
 
 @dataclass(frozen=True)
 class Line:
-    """Of one group: mean and standard deviation of test accuracy (percent) over its runs, in the rounds that all were
-    evaluated in; where those rounds lie along each axis. look: its number among style.look's. published: the printed
-    final accuracy, if there is one."""
+    """One group's curve: mean and standard deviation of test accuracy (percent) over its runs, in the rounds in which
+    all were evaluated; along: the positions of these rounds on each axis. look: a number for style.look. published: the
+    printed final accuracy, if there is one."""
 
     label: str
     look: int
@@ -44,8 +44,8 @@ def picture(
     name: str, title: str, groups: Mapping[str, Sequence[Recorded]], published: Mapping[str, float],
     looks: Mapping[str, int], group: str = "",
 ) -> Picture:  # fmt: skip
-    """The curves of groups by label. published: final accuracies (percent), looks: which of style.look's, by label."""
-    lines: list[Line] = []  # read once, when the first of the two figures is drawn
+    """The curves of groups by label. published: final accuracies (percent); looks: numbers for style.look; by label."""
+    lines: list[Line] = []  # files are read once, when the first of the two figures is drawn
 
     def known() -> list[Line]:
         if not lines:
@@ -78,7 +78,7 @@ def _figure(lines: Sequence[Line], clock: str) -> Figure:
     """Three panels, for print."""
     with styled():
         below = 0.55 + 0.2 * -(-len(lines) // _ABREAST)  # inches: the axis and the legend
-        figure = Figure(figsize=(11, 3 + below))  # laid out here: a layout engine takes longer than all else
+        figure = Figure(figsize=(11, 3 + below))  # laid out by hand: a layout engine takes longer than all else
         figure.subplots_adjust(left=0.055, right=0.99, top=0.93, bottom=below / (3 + below), wspace=0.06)
         panels = figure.subplots(1, len(_ALONG), sharey=True)
         for name, axes in zip(_ALONG, panels):
@@ -102,7 +102,7 @@ def _figure(lines: Sequence[Line], clock: str) -> Figure:
 
 
 def _chart(lines: Sequence[Line], clock: str) -> dict[str, Any]:
-    """One panel; buttons choose what it is over, the legend which lines are shown."""
+    """One panel; buttons choose its x-axis, the legend chooses the lines that are shown."""
     traces = []
     along: dict[str, list[Any]] = {name: [] for name in _ALONG}
     for line in lines:
@@ -127,7 +127,7 @@ def _chart(lines: Sequence[Line], clock: str) -> dict[str, Any]:
 
 
 def _traces(line: Line) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What plotly draws of a line, each with its x along every axis: the band, the mean, the published value."""
+    """A line's plotly traces (band, mean, published value), each with its x values for every axis."""
     own = look(line.look)
     shared = {"legendgroup": line.label, "name": line.label}
     found = []

@@ -1,6 +1,6 @@
 """A wandb workspace for a table's runs, made through wandb's public workspace API.
 
-Without credentials (or without the package `wandb-workspaces`) it says what it would make.
+Without credentials (or without the package `wandb-workspaces`) the dashboard is only described.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the dashboard is: sections of panels over the runs of one wandb group, grouped by `group_by`."""
+    """The dashboard: sections of panels over the runs of one wandb group, grouped by `group_by`."""
 
     project: str
     entity: str | None
@@ -80,7 +80,7 @@ def plan(sweep: Sweep) -> Plan:
 
 
 def dashboard(sweep: Sweep) -> None:
-    """Make the workspace and print its address; offline or without credentials print what it would be."""
+    """Make the workspace and print its address; offline or without credentials, print its description."""
     wanted, mode = plan(sweep), mode_of(_tracking(sweep).get("mode"))
     if mode in ("offline", "disabled") or not has_credentials():
         why = f"wandb is {mode}" if mode in ("offline", "disabled") else "no wandb credentials (wandb login)"

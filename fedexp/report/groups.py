@@ -1,4 +1,4 @@
-"""Runs side by side: draws of one protocol share a group, which is called by what tells it from the others."""
+"""Grouping runs: draws of one protocol form a group, which is named by the keys that distinguish it from the others."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ _NONE = Settings({}, [])
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their draw alone. keys: what tells the group from the others, as text by key.
+    """Runs that differ in their draw alone. keys: the values that distinguish the group from the others, as text.
 
-    problem: equal for groups that are ranked against each other. short: what to call it among these.
+    problem: equal for groups that are ranked against each other. short: the group's name among these.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Group:
 
     @property
     def counted(self) -> list[Recorded]:
-        """The complete runs; where there are none, how far the others have come."""
+        """The complete runs; if there are none, the incomplete ones."""
         return self.done or self.runs
 
     @property
@@ -42,7 +42,7 @@ class Group:
 
 
 def grouped(runs: Sequence[Recorded]) -> list[Group]:
-    """The groups of different runs, in the order in which they come."""
+    """The groups of these runs, which are all different, in order of appearance."""
     texts = _columns(runs)
     keys = [key for key in texts[0] if len({each[key] for each in texts}) > 1] if texts else []
     together: dict[tuple[str, ...], list[int]] = {}
@@ -52,12 +52,12 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
 
 
 def draw(run: Recorded) -> str:
-    """Which draw of its protocol a run is."""
+    """A run's draw of its protocol, as text."""
     return repr([run.settings.get(key) for key in DRAWS])
 
 
 def draws(runs: Sequence[Recorded]) -> list[str]:
-    """The keys by which draws of one protocol differ here."""
+    """The keys of draws in which these runs differ."""
     return [key for key in DRAWS if len({repr(run.settings.get(key)) for run in runs}) > 1]
 
 
@@ -74,8 +74,8 @@ def _group(keys: dict[str, str], runs: list[Recorded]) -> Group:
 
 
 def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
-    """Each run's settings as text: a config group by its option's name and the keys that vary among the runs of that
-    name, which others do not have; then every other key that varies at all."""
+    """Each run's settings as text by key: for a config group, the option's name and the keys that vary among the runs
+    with that option; then every other key that varies."""
     found: list[dict[str, str]] = [{} for _ in runs]
     parts = [_parts(run.settings) for run in runs]
     for group in _NAMED:

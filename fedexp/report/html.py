@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs nothing else: tables to sort and filter, curves to look into, no network."""
+"""A page as one self-contained HTML file: tables to sort and filter, interactive curves, no network."""
 
 import jinja2
 from markupsafe import Markup

@@ -1,4 +1,4 @@
-"""Two-dimensional figures: final accuracy over two keys, and who holds what of a partition."""
+"""Two-dimensional figures: final accuracy over two keys, and the classes that each client holds."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from fedexp.report.page import Picture
 from fedexp.report.runs import Recorded
 from fedexp.report.style import CONTRAST, MAP, layout, styled
 
-_MOST_WRITTEN = 150  # cells of a map whose numbers are written in them
+_MOST_WRITTEN = 150  # cells up to which a map's numbers are written in them
 
 
 def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | None:
-    """Final accuracy where two keys take several values each; None where it is not two."""
+    """A map of final accuracy if exactly two keys vary over at least four groups; otherwise None."""
     keys = list(dict.fromkeys(key for group in groups for key in group.keys))
     if len(keys) != 2 or len(groups) < 4:
         return None
@@ -66,7 +66,7 @@ def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | Non
 
 
 def partition(name: str, title: str, run: Recorded, group: str = "") -> Picture | None:
-    """Examples of each class that each client holds; None where the run's folder does not tell, or one holds all."""
+    """Examples of each class that each client holds; None without a readable partition.csv, or for a single client."""
     try:
         counts = pd.read_csv(run.path / "partition.csv").set_index("client").astype(float)
     except (OSError, ValueError, KeyError):
@@ -90,7 +90,7 @@ def partition(name: str, title: str, run: Recorded, group: str = "") -> Picture 
 
 
 def _order(text: str) -> tuple[float, str]:
-    """Numbers by value, then words."""
+    """A sort key: numbers by value, then words."""
     try:
         return float(text), text
     except ValueError:

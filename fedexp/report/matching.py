@@ -1,8 +1,8 @@
 """Which runs belong to which cell, and under which protocol they ran.
 
-A run belongs to a cell if it has the cell's data set, partition and algorithm, and its values of the keys
-that tell the cell from others with the same three. What else differs from the cell's own config is said:
-runs are put together only with runs of the very same deviation from it, each once, whatever was measured besides.
+A run belongs to a cell if it has the cell's data set, partition and algorithm, and the cell's values of the keys
+that distinguish it from other cells with the same three. Other differences from the cell's own config are its
+deviation, which is reported: only runs with the same deviation are averaged, each once, whatever else was measured.
 """
 
 import math
@@ -23,7 +23,7 @@ Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the proto
 
 @dataclass(frozen=True)
 class Variant:
-    """Complete runs of one cell, draws of one protocol (their seed differs). `data`: what they ran on."""
+    """Complete runs of one cell: draws of one protocol, which differ in their seed. data: the data set they used."""
 
     runs: list[Recorded]
     deviation: Deviation
@@ -38,7 +38,7 @@ class Variant:
         return sum(run.status == Status.DIVERGED for run in self.runs)
 
     def said(self) -> str:
-        """The deviation in words; the number of rounds and the data set's source have places of their own."""
+        """The deviation as text, without the number of rounds and the data set's source, which are shown elsewhere."""
         return ", ".join(
             in_words(*each) for each in self.deviation
             if each[0] != "rounds" and not (each[0].startswith("dataset.") and "(" in self.data)
@@ -46,7 +46,7 @@ class Variant:
 
 
 def in_words(key: str, run: Any, own: Any) -> str:
-    """One key of a deviation, with both values."""
+    """One key of a deviation as text, with both values."""
     if run == ABSENT:
         return f"no {key} (protocol: {shown(own)})"
     return f"{said(key, run)} ({'not in the protocol' if own == ABSENT else f'protocol: {shown(own)}'})"
@@ -54,7 +54,7 @@ def in_words(key: str, run: Any, own: Any) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """All that is there for one cell: variants, the nearest to its protocol first; runs that are not complete."""
+    """All runs found for one cell: variants, those nearest to its protocol first; and incomplete runs."""
 
     variants: list[Variant]
     incomplete: list[Recorded]
@@ -73,10 +73,10 @@ class Matcher:
                 self.by_names[tuple(run.name(group) for group in ("dataset", "partition", "algorithm"))].append(run)
 
     def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> Found:
-        """What is there for a cell, given its jobs (a job a seed); `peers`: one job of every cell of the table.
+        """The runs of a cell, given its jobs (one per seed). peers: one job of every cell of the table.
 
-        Runs are read after as many rounds as the jobs ask for, or, where shorter ones will do, as they have. Those
-        that the jobs ask for come first, whatever they deviate in.
+        Runs are read after as many rounds as the jobs ask for, or, with `shorter`, after the rounds that they have if
+        these are fewer. Runs that the jobs ask for come first, whatever their deviation.
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
@@ -147,5 +147,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def protocol_rounds(job: Job) -> int | None:
-    """How many rounds the paper's own protocol has."""
+    """The number of rounds in the paper's own protocol; None if it cannot be composed."""
     return None if job.protocol is None else job.protocol.rounds

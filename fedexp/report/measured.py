@@ -1,4 +1,4 @@
-"""What is known of a cell of a published table: its runs, its values, what was printed."""
+"""A cell of a published table: its runs, its measured values, and the printed value."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedexp.sweep.table import Cell, Table
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell with all that is known of it. `values`: one a run, in the table's unit."""
+    """A cell with all that is known about it. values: one per run, in the table's unit."""
 
     cell: Cell
     printed: Published
@@ -22,7 +22,7 @@ class Measured:
     variant: Variant | None
     values: list[float]
     others: list[Variant]
-    lacking: str  # why there is no value, or not from all seeds (or what else is repeated)
+    lacking: str  # why there is no value, or not one from every seed (or other repetition)
 
     @property
     def mean(self) -> float:
@@ -43,12 +43,12 @@ class Measured:
 
 
 def key(cell: Cell, reference: bool) -> str:
-    """Of a cell's runs, or of the runs that it is measured against, among a sweep's jobs."""
+    """The key of a cell's runs among a sweep's jobs, or of its reference's runs."""
     return f"{cell.row}\n{cell.column}\n{reference}"
 
 
 def measure(table: Table, cell: Cell, jobs: dict[str, list[Job]], peers: list[Job], matcher: Matcher) -> Measured:
-    """What is known of a cell; `jobs` by `key`, `peers` one job of every cell."""
+    """All that is known about a cell. jobs: by `key`; peers: one job of every cell."""
     printed = published.find(table.name, cell)
     own = jobs[key(cell, False)]
     if own[0].config is None:
@@ -77,12 +77,12 @@ def _of_both(deviation: Deviation) -> list[str]:
 
 
 def digits(cell: Cell) -> int:
-    """Decimals that a cell is shown with."""
+    """The number of decimals with which a cell's values are shown."""
     return 2 if cell.measure.is_accuracy else 0 if cell.measure.kind == "rounds_to" else 4
 
 
 def number(value: float, cell: Cell) -> str:
-    """As a cell shows it."""
+    """A value as its cell shows it."""
     if math.isinf(value):
         return "not reached"
     return NOTHING if math.isnan(value) else f"{value:.{digits(cell)}f}"

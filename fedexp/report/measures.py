@@ -1,4 +1,4 @@
-"""What a table's cell reads from one run: percent for accuracies, rounds, or a number of information.csv."""
+"""The value of a table's cell, read from one run: percent for accuracies, rounds, or a number in information.csv."""
 
 import math
 
@@ -7,9 +7,9 @@ from fedexp.sweep.table import Measure
 
 
 def value(measure: Measure, run: Recorded) -> float:
-    """The number that stands in the table; infinity for a target that was not reached; NaN if it is not there.
+    """The number for the table; infinity for a target that was not reached; NaN if the run has no such value.
 
-    A reduction is made from two runs by whoever has both: here it is the final accuracy.
+    For a reduction this is the final accuracy: the caller, which has both runs, takes the difference.
     """
     if measure.kind == "information":
         lines = run.information

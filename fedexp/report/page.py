@@ -1,4 +1,4 @@
-"""What a report consists of, whatever it is written as."""
+"""The parts of a report, for all output formats."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NOTHING = "\u2013"  # stands where there is no value
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a sheet. `main` stands out (mark: best, second, or none), `aside` stands beside it."""
+    """One cell of a sheet: `main` is its value (mark: best, second, or none), `aside` a remark beside it."""
 
     main: str
     aside: str = ""
@@ -29,8 +29,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with its caption; the first column names the rows. details: columns at the end that only a page which
-    can be scrolled and filtered has room for."""
+    """A table with its caption; the first column names the rows. details: number of columns at the end that are shown
+    only in a page that can be scrolled and filtered."""
 
     title: str
     header: list[str]
@@ -39,14 +39,14 @@ class Sheet:
     details: int = 0
 
     def narrow(self) -> "Sheet":
-        """The same without its details."""
+        """The same sheet without its details."""
         if not self.details:
             return self
         rows = [row[: -self.details] for row in self.rows]
         return Sheet(self.title, self.header[: -self.details], rows, self.caption)
 
     def entries(self) -> pd.DataFrame:
-        """Its places, the rows' names as the index."""
+        """Its entries, with the rows' names as the index."""
         found = pd.DataFrame([row[1:] for row in self.rows], columns=self.header[1:], dtype=object)
         return found.set_axis([row[0].main for row in self.rows], axis=0)
 
@@ -58,8 +58,8 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure twice: `draw` gives one of matplotlib for files of its own, called `name`, where it is given; `chart` a
-    figure of plotly's (data and layout), to look into in a browser. Each is drawn when it is needed."""
+    """A figure in two forms: `draw`, if given, makes a matplotlib figure for files called `name`; `chart` makes a
+    plotly figure (data and layout) for a browser. Each is drawn when it is needed."""
 
     name: str
     title: str
@@ -81,6 +81,6 @@ class Page:
     records: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def _repr_html_(self) -> str:
-        """Its tables, for a notebook."""
+        """The page's tables, for a notebook."""
         parts = [f"<h3>{escape(sheet.title)}</h3>{sheet.narrow().html()}" for sheet in self.sheets]
         return f"{_MARKS}<h2>{escape(self.title)}</h2>{''.join(parts)}"

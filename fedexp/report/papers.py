@@ -1,4 +1,4 @@
-"""Papers' protocols that were run beside what the papers printed: a page a paper."""
+"""Runs of papers' protocols beside the printed values: one page per paper."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ def paper_pages(
         if not any(each == paper or each.startswith(f"{paper}_") for each in followed):
             continue
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            composer = Composer()  # which the tables of a paper share
+            composer = Composer()  # shared by the tables of a paper
             pages = [
                 compare(sweep, runs, targets, baseline, shorter=True)
                 for table in tables for sweep in sweeps([f"+table={table}"], composer)
@@ -44,7 +44,7 @@ def _tables() -> dict[str, list[str]]:
 
 
 def _joined(paper: str, pages: Sequence[Page]) -> Page:
-    """The pages of a paper's tables as one, in which each part says of which table it is."""
+    """The pages of a paper's tables as one page, in which each part names its table."""
     name = pages[0].title.partition(",")[0]  # of "FedCat, table 1: ..."
     whole = Page(paper, f"{name}: measured beside published")
     for page in pages:

@@ -1,4 +1,4 @@
-"""The values that the papers print, one csv file a table (published/), a line a cell."""
+"""The values that the papers print: one csv file per table (published/), one line per cell."""
 
 import math
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def lines(table: str) -> pd.DataFrame:
 
 
 def find(table: str, cell: Cell) -> Published:
-    """The one printed cell that agrees with `cell.published` in every column that it names (of a note, the begin)."""
+    """The one printed cell that agrees with `cell.published` in every column named there (for note: its beginning)."""
     return _only(table, cell.name, cell.published)
 
 

@@ -1,4 +1,4 @@
-"""What runs have come to, group by group: accuracy, cost, how far it is to a target, and whether a difference holds."""
+"""Results of runs by group: accuracy, cost, the way to a target accuracy, and differences with their interval."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from fedexp.report.page import NOTHING, Entry, Sheet
 from fedexp.report.runs import Recorded
 
 CONFIDENCE = 0.95
-BASELINE = "fedavg"  # where it is among what is compared and no other is asked for
+BASELINE = "fedavg"  # if it is among the options compared and no other is asked for
 
 
 def numbers(run: Recorded, targets: Sequence[float]) -> dict[str, Any]:
-    """A run in numbers: accuracies in percent, megabytes, seconds; NaN for what is not known or not reached."""
+    """A run's numbers: accuracies in percent, megabytes, seconds; NaN for values that are unknown or not reached."""
     curve, result = run.curve, run.result
     up, down = result.get("bytes_up"), result.get("bytes_down")
     found = {f"{name}_accuracy": _percent(result.get(f"{name}_accuracy")) for name in ("final", "best")}
@@ -39,12 +39,12 @@ def numbers(run: Recorded, targets: Sequence[float]) -> dict[str, Any]:
 
 
 def clock_of(run: Recorded) -> str:
-    """The column that tells the time: a simulated network's and devices' where there is one, else this machine's."""
+    """The column of time: that of the simulated network and devices if there is one, else this machine's."""
     return "simulated_seconds" if "simulated_seconds" in run.curve else "seconds"
 
 
 def table(groups: Sequence[Group], targets: Sequence[float]) -> pd.DataFrame:
-    """A row a run that counts: its group's number, its draw, its folder's name, and `numbers`."""
+    """One row for each run that counts: its group's number, its draw, its folder's name, and `numbers`."""
     return pd.DataFrame([
         {"group": number, "draw": draw(run), "run": run.path.name, **numbers(run, targets)}
         for number, group in enumerate(groups) for run in group.counted
@@ -52,8 +52,8 @@ def table(groups: Sequence[Group], targets: Sequence[float]) -> pd.DataFrame:
 
 
 def own_targets(groups: Sequence[Group], baseline: str | None) -> list[float]:
-    """The targets that the runs themselves were given; where they have none, one that is worth a comparison: the best
-    accuracy of the baseline, or else of the group in the middle, where it is lowest, rounded down to five points."""
+    """The targets given to the runs themselves; without any, one target: the baseline's best accuracy, or without a
+    baseline that of the group in the middle, in the problem where it is lowest, rounded down to five points."""
     given = {float(target) for group in groups for run in group.runs for target in run.config.get("targets") or []}
     if given:
         return sorted(given)
@@ -69,7 +69,7 @@ def own_targets(groups: Sequence[Group], baseline: str | None) -> list[float]:
 
 
 def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
-    """Final and best accuracy, the best two of each problem marked; what the runs cost; at the end every key."""
+    """Final and best accuracy, with the best two of each problem marked; the runs' cost; and last the varying keys."""
     final, best = _spreads(groups, found, "final_accuracy"), _spreads(groups, found, "best_accuracy")
     signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
     keys = list(dict.fromkeys(key for group in groups for key in group.keys))
@@ -89,7 +89,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
 
 
 def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sheet:
-    """Rounds, megabytes and seconds until test accuracy first is `target`: means over runs that got there."""
+    """Rounds, megabytes and seconds until test accuracy first reaches `target`: means over the runs that reached it."""
     simulated = f"simulated_seconds_to_{target:g}" in found
     columns = ("rounds", "megabytes", "simulated_seconds" if simulated else "seconds")
     known = [_values(groups, found, f"{column}_to_{target:g}") for column in columns]
@@ -104,7 +104,7 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
 
 
 def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
-    """How well clients are served after the last round, where that was measured."""
+    """Accuracy of the clients' models after the last round, where that was measured."""
     mean, worst = (_spreads(groups, found, f"client_accuracy_{name}") for name in ("mean", "worst10"))
     on = ", ".join(dict.fromkeys(str(run.config["evaluate"].get("on")) for group in groups for run in group.runs))
     rows = [[Entry(group.label), Entry(mean[n]), Entry(worst[n])] for n, group in enumerate(groups)]
@@ -113,8 +113,8 @@ def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
 
 
 def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> Sheet | None:
-    """Final accuracy less that of the baseline in the same draws: the mean and its confidence interval (Student's t).
-    None where nothing is compared with it. Raises ConfigError for a baseline that no group has."""
+    """Final accuracy minus the baseline's in the same draws: the mean and its confidence interval (Student's t). None
+    if nothing is compared with the baseline. Raises ConfigError for a baseline that no group has."""
     column, value = _baseline(groups, baseline)
     own: list[dict[str, float]] = [{} for _ in groups]
     for number, each, accuracy in zip(found["group"], found["draw"], found["final_accuracy"]):
@@ -139,7 +139,7 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
 def sheets(
     groups: Sequence[Group], targets: Sequence[float] | None, baseline: str | None
 ) -> tuple[list[Sheet], pd.DataFrame]:
-    """All of these, and the numbers of each run. targets, baseline: None for what suits the groups."""
+    """All of these sheets, and the numbers of each run. targets, baseline: None: chosen to suit the groups."""
     if baseline is None and any(BASELINE in group.keys.values() for group in groups):
         baseline = BASELINE
     targets = own_targets(groups, baseline) if targets is None else targets
@@ -155,7 +155,7 @@ def sheets(
 
 
 def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
-    """The key and the value that `said` stands for: an option's name, or KEY=VALUE."""
+    """The key and the value that `said` names: an option's name, or KEY=VALUE."""
     options = {(key, text) for group in groups for key, text in group.keys.items()}
     for key, text in sorted(options):
         if said in (text, f"{key}={text}"):
@@ -177,7 +177,7 @@ def _difference(pairs: list[float]) -> list[Entry]:
 
 
 def _marked(groups: Sequence[Group], found: pd.DataFrame, name: str, shown: list[str]) -> dict[int, str]:
-    """Which groups are best and second of those that are ranked against them."""
+    """Which groups are best and second best among those of the same problem."""
     means = found.groupby("group")[name].mean() if name in found else pd.Series(dtype=float)
     signs: dict[int, str] = {}
     for problem in dict.fromkeys(group.problem for group in groups):
@@ -218,7 +218,7 @@ def _range(values: list[float]) -> str:
 
 
 def _count(group: Group) -> str:
-    """How many runs count; of how many, where others are not complete."""
+    """How many runs are complete, and of how many if not all are."""
     done, every = len(group.done), len(group.runs)
     return str(done) if done == every else f"{done} of {every}"
 

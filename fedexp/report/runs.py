@@ -1,4 +1,4 @@
-"""Runs as their folders tell them."""
+"""Reading runs from their folders."""
 
 import csv
 import json
@@ -24,14 +24,14 @@ from fedexp.record.status import DONE, Status
 log = logging.getLogger(__name__)
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MOST = 5000  # characters of a line of a config, and brackets in all of it
-ABSENT = "(absent)"  # stands for the value of a key that a run does not have at all
+_MOST = 5000  # the most characters in a line of a config, and the most brackets in all of it
+ABSENT = "(absent)"  # stands for the value of a key that a run does not have
 _CURVE = (
     "round", "test_accuracy", "bytes_total", "seconds", "simulated_seconds", "client_accuracy_mean",
     "client_accuracy_worst10",
 )  # fmt: skip
 _NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
-# What is measured besides, without effect on what runs are compared in.
+# Keys of what is measured, without effect on the results by which runs are compared.
 _WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
 
 
@@ -43,7 +43,7 @@ class Settings(dict[str, Any]):
         self.given = dict.fromkeys(given)
 
     def without(self, *keys: str) -> "Settings":
-        """The same but for these keys; GROUP. stands for all of a group."""
+        """The same settings without these keys; GROUP. stands for all keys of a group."""
         groups = tuple(key for key in keys if key.endswith("."))
         kept = {key: value for key, value in self.items() if key not in keys and not key.startswith(groups)}
         return Settings(kept, [key for key in self.given if key in kept])
@@ -51,7 +51,8 @@ class Settings(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run's folder, read. rounds: after how many of them; missing: why it does not tell of so many."""
+    """A run, read from its folder. rounds: the number of rounds after which it is read; missing: why the folder has no
+    result after that many."""
 
     path: Path
     config: dict[str, Any]
@@ -87,7 +88,7 @@ class Recorded:
 
     @property
     def at_chance(self) -> bool:
-        """Whether it ended with a model that knows nothing."""
+        """Whether the run ended with the accuracy of chance."""
         return self.complete and bool(self.result.get("at_chance"))
 
     @property
@@ -107,7 +108,7 @@ class Recorded:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """metrics.csv, a row an evaluated round; empty if none was."""
+        """metrics.csv: one row per evaluated round; empty if none was evaluated."""
         try:
             table = pd.read_csv(self.path / "metrics.csv")
         except (OSError, pd.errors.EmptyDataError):
@@ -116,7 +117,7 @@ class Recorded:
 
     @cached_property
     def curve(self) -> dict[str, np.ndarray]:
-        """What reports draw and count by, of metrics.csv, for thousands of runs; empty if no round was evaluated."""
+        """The columns of metrics.csv that reports need, read fast enough for thousands of runs; empty without rows."""
         try:
             with (self.path / "metrics.csv").open(newline="") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
@@ -130,7 +131,7 @@ class Recorded:
 
     @cached_property
     def information(self) -> pd.DataFrame:
-        """What a study of features left (information.csv); empty for ordinary runs."""
+        """The result of `fedexp study` (information.csv); empty for ordinary runs."""
         try:
             return pd.read_csv(self.path / "information.csv")
         except OSError:
@@ -138,17 +139,17 @@ class Recorded:
 
     @cached_property
     def settings(self) -> Settings:
-        """All that can change the result."""
+        """All settings that can change the result."""
         return settings(self.config, self.rounds)
 
     @cached_property
     def trained(self) -> Settings:
-        """`settings` without what is only measured besides: runs equal in it are the same run twice."""
+        """`settings` without keys of what is only measured: runs with equal ones are the same run twice."""
         return trained(self.settings)
 
     @property
     def why(self) -> str:
-        """Why it is not complete."""
+        """Why the run is not complete."""
         if self.missing:
             return self.missing
         try:
@@ -159,9 +160,10 @@ class Recorded:
 
 
 def read(*places: Path) -> list[Recorded]:
-    """The run in each folder, or all runs below it, each once. What is no run is said and left out.
+    """The run in each folder, or all runs in folders below it, each once. Folders that are no runs are left out, with a
+    warning.
 
-    Files are taken as they are: interpolations in them are not resolved, and no module is imported on their word.
+    Files are read as they are: their interpolations are not resolved, and no module is imported because they name it.
     """
     found: dict[Path, Path] = {}
     for place in places:
@@ -191,7 +193,7 @@ def read(*places: Path) -> list[Recorded]:
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    """result.json, empty where there is none that can be read: such a run is not complete."""
+    """result.json; empty if it cannot be read: then the run is not complete."""
     try:
         found = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError, RecursionError):
@@ -205,9 +207,9 @@ def _possible(name: str, value: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """YAML, block by block: the files of a sweep have most of their blocks in common, and each is parsed once."""
+    """Parse YAML block by block: the files of a sweep share most of their blocks, and each block is parsed once."""
     deep = max(map(len, text.splitlines()), default=0) > _MOST or text.count("[") + text.count("{") > _MOST
-    if deep or re.search(r"(?m)(?:^|[\s\[{,])&\w", text):  # the parser ends the whole process, or values grow for ever
+    if deep or re.search(r"(?m)(?:^|[\s\[{,])&\w", text):  # the parser could end the process, or values grow for ever
         raise yaml.YAMLError("nested too deep, or made of references: not as fedexp writes it")
     try:
         blocks = [pickle.loads(_block(block)) for block in re.split(r"\n(?=[A-Za-z_])", text)]
@@ -215,7 +217,7 @@ def _parsed(text: str) -> Any:
             return {key: value for block in blocks for key, value in block.items()}
     except yaml.YAMLError:
         pass
-    return yaml.load(text, Loader=_Loader)  # as a whole: not as fedexp writes it
+    return yaml.load(text, Loader=_Loader)  # as a whole: fedexp did not write it
 
 
 @cache
@@ -225,7 +227,7 @@ def _block(text: str) -> bytes:
 
 
 def settings(config: Mapping[str, Any], rounds: int) -> Settings:
-    """All that can change the result of a plain config's run of so many rounds."""
+    """All settings that can change the result of a plain config's run of `rounds` rounds."""
     every, given = (flat(each) for each in effective(config))
     return Settings({**every, "rounds": rounds}, [*given, "rounds"])
 
@@ -242,17 +244,17 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def trained(settings: Settings) -> Settings:
-    """The settings that have an effect on what runs are compared in."""
+    """The settings that affect the results by which runs are compared."""
     return settings.without(*_WATCHING)
 
 
 def protocol(trained: Settings, *along: str) -> Settings:
-    """What all draws of one protocol share; `along`: further keys that may vary within it."""
+    """The settings that all draws of one protocol share. along: further keys that may vary within it."""
     return trained.without(*DRAWS, *along)
 
 
 def distinct(runs: Iterable[Recorded], *apart: str) -> list[Recorded]:
-    """Each run once, the first of those that differ in nothing but what was measured besides, and in `apart`."""
+    """Each run once: the first of those that differ only in what was measured, and in the keys `apart`."""
     first: dict[str, Recorded] = {}
     for run in runs:
         first.setdefault(repr((run.data, sorted(run.trained.without(*apart).items()))), run)
@@ -260,8 +262,8 @@ def distinct(runs: Iterable[Recorded], *apart: str) -> list[Recorded]:
 
 
 def differing(runs: Iterable[Settings]) -> list[str]:
-    """The dotted keys in which settings differ, in the order in which they come. A key that is nowhere given differs
-    with the constructor that it is a default of, and is not named besides."""
+    """The dotted keys in which settings differ, in order of appearance. Keys that have their default in all settings
+    are left out: they differ only together with their constructors."""
     runs = list(runs)
     given = {key for settings in runs for key in settings.given}
     keys = [key for key in dict.fromkeys(key for settings in runs for key in settings) if key in given]
@@ -269,12 +271,12 @@ def differing(runs: Iterable[Settings]) -> list[str]:
 
 
 def said(key: str, value: Any) -> str:
-    """A setting in words."""
+    """A setting as text."""
     return f"{key.removesuffix('._target_')}={shown(value)}"
 
 
 def shown(value: Any) -> str:
-    """A setting's value as in YAML; a constructor of fedexp's goes by its own name."""
+    """A setting's value as in YAML; a constructor of fedexp is shown by its name alone."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     text = str(value)

@@ -12,8 +12,8 @@ _STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
     "legend.frameon": False, "axes.axisbelow": True, "pdf.fonttype": 42,
 }  # fmt: skip
-MAP = [[0, "#ffffff"], [1, "#08519c"]]  # from none to many
-CONTRAST = "Viridis"  # where all values matter alike
+MAP = [[0, "#ffffff"], [1, "#08519c"]]  # for counts: from none to many
+CONTRAST = "Viridis"  # for values that all matter equally
 
 
 class Look(NamedTuple):
@@ -23,7 +23,7 @@ class Look(NamedTuple):
 
 
 def look(number: int) -> Look:
-    """Of line `number`: 28 that differ, the first seven in colour and neighbours in style as well."""
+    """The look of line `number`: 28 are different; the first seven differ in colour, neighbours also in style."""
     dash, plotly_dash = _DASHES[number % len(_DASHES)]
     return Look(_COLOURS[number % len(_COLOURS)], dash, plotly_dash)
 
@@ -35,7 +35,7 @@ def styled() -> Iterator[None]:
 
 
 def layout(**more: Any) -> dict[str, Any]:
-    """Of a figure of plotly's."""
+    """The layout of a plotly figure."""
     axis = {"gridcolor": "#e4e4e4", "zeroline": False, "linecolor": "#98a2b3", "automargin": True}
     found: dict[str, Any] = {
         "font": {"family": "system-ui, sans-serif", "size": 13}, "margin": {"t": 40, "r": 20},

@@ -18,7 +18,7 @@ from fedexp.report.page import Entry, Page, Sheet
 
 
 def write(page: Page, to: Path) -> list[str]:
-    """All files of a report: their endings. Raises ConfigError where they cannot be written."""
+    """Write all files of a report; returns their endings. Raises ConfigError where they cannot be written."""
     texts = {"md": markdown(page), "csv": page.records.to_csv(index=False), "tex": latex(page), "html": html(page)}
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def write(page: Page, to: Path) -> list[str]:
 
 
 def _draw(figure: Figure, path: Path) -> None:
-    """As png and pdf."""
+    """Save a figure as png and pdf."""
     for kind in ("png", "pdf"):
         held = io.BytesIO()
         figure.savefig(held, format=kind, dpi=150)
@@ -42,7 +42,7 @@ def _draw(figure: Figure, path: Path) -> None:
 
 
 def terminal(page: Page, console: Console) -> None:
-    """Names fold where the terminal is narrow; numbers stay whole."""
+    """Print a page. In a narrow terminal names are folded; numbers stay whole."""
     console.print(f"[bold]{escape(page.title)}[/bold]")
     for line in page.lead:
         console.print(escape(line))
@@ -104,7 +104,7 @@ _MARKDOWN = str.maketrans({
 
 
 def _plain_markdown(text: str) -> str:
-    """Text that is shown as it is: no name in it makes a link, a picture, or HTML."""
+    """Text escaped so that it is shown as it is: names in it cannot become links, pictures or HTML."""
     return text.translate(_MARKDOWN)
 
 

@@ -1,8 +1,8 @@
 """The figures of Zhao et al. (2018) from the folders of finished runs: `python -m fedexp.report.zhao outputs/`.
 
 Only draws of one protocol (seeds, distributions) are averaged, each once. Runs that differ in any other key
-that can change a result are lines of their own, named by the keys in which they differ; so are algorithms that
-the paper does not have.
+that can change a result get lines of their own, named by the keys in which they differ; so do algorithms that
+are not in the paper.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from fedexp.report.runs import Recorded, differing, distinct, protocol, read, sa
 
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"
-_LENGTH = ("rounds", "evaluate.every")  # of no effect on what a round before the end measured
+_LENGTH = ("rounds", "evaluate.every")  # without effect on measurements in a round before the end
 
 
 def read_runs(folders: list[Path]) -> pd.DataFrame:
-    """A row a finished run in or below `folders`: what the figures select by, and what came out."""
+    """One row for each finished run in or below `folders`: the settings by which figures select, and the results."""
     found = sorted({file.parent for folder in folders for file in folder.rglob("result.json")})
     return pd.DataFrame([_row(run) for run in read(*found) if run.status == Status.FINISHED])
 
@@ -39,7 +39,7 @@ def _row(run: Recorded) -> dict[str, Any]:
         "algorithm": run.name("algorithm"), "partition": run.name("partition"),
         "target": settings.get("partition.target"), "beta": settings.get("algorithm.beta"),
         "alpha": settings.get("algorithm.alpha"), "warm_up": bool(result.get("pretraining_epochs")),
-        "shares_data": settings.get("algorithm.holdout") is not None,  # alpha and beta of others are other things
+        "shares_data": settings.get("algorithm.holdout") is not None,  # for others alpha and beta mean something else
         "communicates": bool(result["bytes_up"] + result["bytes_down"]),
         "emd": round(result["emd"], 6),
         "accuracy": None if result["final_accuracy"] is None else 100 * result["final_accuracy"],
@@ -114,7 +114,7 @@ def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
 
 
 def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
-    """Figure 7a: all of G to every client, from scratch: accuracy, and the EMD that is left."""
+    """Figure 7a: every client receives all of G, training from scratch: accuracy, and the remaining EMD."""
     runs = _distinct(runs[runs.shares_data & (runs.alpha == 1) & ~runs.warm_up])
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
@@ -124,14 +124,14 @@ def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
         other = axes.twinx()
         for number, (_, group) in enumerate(part.groupby(labels, sort=False)):
             left = group.groupby("percent").emd.mean()
-            other.plot(left.index, left, "--", color=f"C{number}")  # as its error bars
+            other.plot(left.index, left, "--", color=f"C{number}")  # in the colour of its error bars
         other.set(ylabel="EMD (dashed)", ylim=(0, None))
 
     return _panels(runs, draw, xlabel="beta = |G| / |D| (%)", ylabel="test accuracy (%)")
 
 
 def accuracy_against_alpha(runs: pd.DataFrame) -> Figure | None:
-    """Figure 7b: a part of G to each client, from the warm-up model; a line for each beta."""
+    """Figure 7b: each client receives a part of G, training from the warm-up model; one line for each beta."""
     runs = _distinct(runs[runs.shares_data & runs.warm_up])
     runs = runs.assign(percent=100 * runs.alpha.astype(float), share=[f"beta={beta:g}" for beta in runs.beta])
 
@@ -152,14 +152,15 @@ DIVERGENCES = {"divergence_by_layer": divergence_by_layer, "divergence_against_e
 
 
 def figures(synchronisation: int = 1) -> dict[str, Drawing]:
-    """All of them by name, those of divergence after so many synchronisations."""
+    """All figures by name; those of divergence after `synchronisation` synchronisations."""
     after = f"_{synchronisation}" if synchronisation > 1 else ""
     own = {f"{name}{after}": partial(draw, synchronisation=synchronisation) for name, draw in DIVERGENCES.items()}
     return {**ACCURACIES, **own}
 
 
 def _divergences(runs: pd.DataFrame, synchronisation: int) -> pd.DataFrame:
-    """A row a run and layer (weights without biases); runs of other lengths measured the same: once each."""
+    """One row for each run and layer (weights without biases). Runs that differ only in length measured the same, and
+    are taken once."""
     rows = []
     for run in runs.to_dict("records"):
         metrics = run["run"].metrics.set_index("round")
@@ -172,20 +173,21 @@ def _divergences(runs: pd.DataFrame, synchronisation: int) -> pd.DataFrame:
 
 
 def _distinct(runs: pd.DataFrame, *apart: str) -> pd.DataFrame:
-    """The rows of each run once, whatever else was measured of it."""
+    """The rows of different runs, each run once (see runs.distinct)."""
     return runs[runs.folder.isin([run.path for run in distinct(runs.run, *apart)])]
 
 
 def _protocols(runs: pd.DataFrame, *along: str) -> pd.Series:
-    """Equal for draws of one protocol."""
+    """A text for each run that is equal for draws of one protocol."""
     return pd.Series([repr(sorted(protocol(run.trained, *along).items())) for run in runs.run], index=runs.index)
 
 
 def _labels(runs: pd.DataFrame, name: str, along: tuple[str, ...] = (), told: tuple[str, ...] = ()) -> pd.Series:
-    """Column `name`, and what varies of the protocol: equal labels are draws of one protocol.
+    """A label for each run: column `name`, and the keys of the protocol that vary; draws of one protocol have equal
+    labels.
 
-    along: keys that the figure varies along its axis. told: keys (how they begin) that the name tells: they
-    are said where they vary under one name.
+    along: keys that vary along the figure's axis. told: beginnings of keys that the name implies; they are shown only
+    if they vary under one name.
     """
     protocols, names = [protocol(run.trained, *along) for run in runs.run], runs[name].tolist()
     values: dict[str, set[str]] = {}
@@ -209,7 +211,7 @@ def _error_bars(axes: Axes, runs: pd.DataFrame, labels: pd.Series, x: str, y: st
 
 
 def _panels(runs: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], **labels: str) -> Figure | None:
-    """One panel a data set; None without runs."""
+    """One panel per data set; None without runs."""
     names = list(runs.data.unique())
     if not names:
         return None
@@ -228,7 +230,7 @@ def _divergence_label(synchronisation: int) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Draw what the runs allow, and say which figures lack runs. Exit code 2 where there are none at all."""
+    """Draw the figures for which there are runs, and name the others. Exit code 2 if there are no runs at all."""
     parser = argparse.ArgumentParser(prog="python -m fedexp.report.zhao", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="run folders, or folders that hold them")
     parser.add_argument("--to", type=Path, default=Path("outputs/reports/zhao2018"), help="where the figures go")

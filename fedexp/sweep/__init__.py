@@ -1,4 +1,4 @@
-"""Many runs of one command line: tables, products of swept values, how far they are."""
+"""Many runs from one command line: tables, products of swept values, and their progress."""
 
 from fedexp import make_callable
 

@@ -1,4 +1,4 @@
-"""What a sweep would do, without doing it: its runs, each once, and how far each is."""
+"""The plan of a sweep for a dry run: its runs, each once, and the state of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from fedexp.record.folder import Folders, RunFolder
 from fedexp.record.status import Status
 from fedexp.sweep.jobs import Job, Sweep
 
-Hours = Callable[[DictConfig], float | None]  # of a whole run on this machine; None where that is not known
+Hours = Callable[[DictConfig], float | None]  # a whole run's hours on this machine; None if unknown
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a sweep. cells: what asks for it. done: nothing is left to do. state: how far it is, in words."""
+    """A run of a sweep. cells: names of the cells that ask for it. done: whether it has finished. state: as text."""
 
     job: Job
     cells: list[str]
@@ -28,7 +28,7 @@ class Planned:
 
 
 def planned(sweep: Sweep) -> list[Planned]:
-    """The runs, in their order; cells that share a run are together."""
+    """The runs, in order; cells that share a run are listed with it."""
     together: dict[str, list[Job]] = {}
     for job in sweep.jobs:
         together.setdefault(job.fingerprint or job.name, []).append(job)
@@ -58,7 +58,7 @@ def _state(job: Job, folders: Folders) -> tuple[bool, str]:
 
 
 def show(sweep: Sweep, runs: Sequence[Planned], hours: Hours | None, console: Console) -> None:
-    """Print the runs. hours: what a whole run takes; None: no times are said."""
+    """Print the runs. hours: estimates a whole run's hours; None: no times are shown."""
     name = sweep.table.name if sweep.table else "sweep"
     console.print(f"[bold]{escape(name + (f' ({sweep.scale})' if sweep.scale else ''))}[/bold]")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

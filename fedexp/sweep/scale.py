@@ -1,13 +1,13 @@
-"""A sweep made small: `+scale=quick` lowers what costs time in every cell, and says so in every run.
+"""Small versions of sweeps: `+scale=quick` lowers whatever costs time in every cell, and marks every run as scaled.
 
 A scale (conf/scale/) has
     at_most  upper limits by key, for keys that the config has; clients_per_round shrinks with clients
-    dataset  the data that stands in for every data set
-    instead  options of a group that others stand in for
+    dataset  the data set that replaces every data set
+    instead  by group: options, and the options that replace them
     set      by group and option: further values
-    seeds    how many of a table's seeds
-    name     what it is called in reports
-What a cell then runs on is part of its config: `dataset.source` says what stands in for the data set.
+    seeds    how many of a table's seeds are run
+    name     its name in reports
+The replacement is part of a run's config: `dataset.source` names the data that were used instead.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def scaled(config: DictConfig, scale: DictConfig) -> list[str]:
 
 
 def _stand_in(config: DictConfig, dataset: dict[str, Any] | None) -> list[str]:
-    """Replace the data set's own keys by the stand-in's; its name tells both."""
+    """Replace the data set's own keys by those of the replacement; name and source together tell both."""
     if dataset is None or config.dataset["_target_"] == dataset["_target_"]:
         return []
     gone = [f"~dataset.{key}" for key in config.dataset if key not in ("name", "_target_")]

@@ -1,7 +1,7 @@
 """The Hydra sweeper of fedexp: `python -m fedexp -m +table=fedcat_1`, or any multirun.
 
-It skips the runs that are finished, starts the others through whatever launcher is chosen, says how far
-the sweep is, and lists those that failed at the end instead of stopping at the first.
+It skips the runs that are finished, starts the others through the chosen launcher, reports progress, and
+lists failed runs at the end instead of stopping at the first.
 """
 
 import shlex
@@ -44,9 +44,9 @@ class FedexpSweeper(Sweeper):
         require(count == 1, "WORLD_SIZE", count, "torchrun is for one run; a sweep starts processes of its own")
         returned: list[JobReturn] = []
         failures = 0
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as the command line has it, where nothing is to be said
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as fedexp/__main__.py sets it
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.busy: list[Job] = []  # runs at which other processes are at work
+        self.busy: list[Job] = []  # runs that other processes are carrying out
         every = sweeps(arguments, say=Composing())
         for each in every:
             if each.jobs and all(job.plain is None for job in each.jobs):
@@ -82,7 +82,7 @@ class FedexpSweeper(Sweeper):
         return self.config.hydra.launcher._target_.endswith(".BasicLauncher")
 
     def _todo(self, jobs: Sequence[Job], progress: Progress) -> list[Job]:
-        """The runs that are not finished, each once: cells may share a run, the one that asks for the most rounds."""
+        """The runs that are not finished, each once. Where cells share a run, the one with the most rounds counts."""
         longest: dict[str, Job] = {}
         for job in jobs:
             if job.plain is None:
@@ -114,14 +114,14 @@ class FedexpSweeper(Sweeper):
         return returned
 
     def _at_once(self, jobs: list[Job], progress: Progress) -> list[JobReturn]:
-        """All jobs to the launcher together; their folders tell how far they are."""
+        """Hand all jobs to the launcher at once; progress is read from their folders."""
         if not jobs:
             return []
         paths = [progress.folders[job.fingerprint] for job in jobs]
         with Watch(progress, paths) as watch:
             try:
                 returned = list(self.launcher.launch([job.words for job in jobs], initial_job_idx=0))
-            except Exception as error:  # a worker that died takes the launcher's call with it, not the others' results
+            except Exception as error:  # a worker's death ends the launcher's call, but other runs' results remain
                 for job, path in zip(jobs, paths):
                     status = watch.status(path)
                     if status not in DONE:
@@ -146,7 +146,7 @@ class FedexpSweeper(Sweeper):
             progress.add_failure(job.name, _with_command(_say(value), job))
 
     def _wait(self, progress: Progress) -> list[Job]:
-        """Until other processes have ended some of the runs that they are at: those that they have not finished."""
+        """Wait until other processes have ended some of the busy runs; returns those that they have not finished."""
         if self.busy:
             progress.wait(len(self.busy))
         free: list[Job] = []

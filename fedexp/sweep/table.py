@@ -1,18 +1,19 @@
 """A published table as a sweep: rows x columns x seeds, each cell a list of overrides.
 
-A table file (conf/table/) says which `rows` and `columns` there are. Each is a list of mappings from a
-config key to its value; a list of values stands for several rows or columns, two lists in one mapping
-for their product. Words of their own in such a mapping:
+A table file (conf/table/) lists `rows` and `columns`. Each entry is a mapping from config keys to values; a
+list of values stands for several rows or columns, two lists in one mapping for their product. Such a mapping
+can also have these words:
 
-    label      how it is called; by default the values that tell it from the others
-    measure    what is read from its runs, where it is not the table's own measure
-    published  columns of the published csv that name its cells otherwise than the config does
-    columns    (rows only) the columns of this row, where it does not have all of them
-    reference  overrides of the run that a `reduction` is measured against
+    label      its name; by default the values that distinguish it from the others
+    measure    what is read from its runs, if that is not the table's measure
+    published  values of columns of the published csv, where they differ from the config's
+    columns    (rows only) the columns of this row, if it does not have all of them
+    reference  overrides of the run with which a `reduction` is compared
     where      which line of information.csv is read (measure: information)
 
 In label and published, "{partition.target}" stands for that key's value. Each cell is run once for each of
-`seeds`, values of the key that `repeats` names: the seed, or what else draws anew (partition.distribution).
+`seeds`, which are values of the key named by `repeats`: the seed, or another key of random draws
+(partition.distribution).
 """
 
 import itertools
@@ -35,15 +36,15 @@ _CSV_COLUMNS = {
 _SHORT = {
     "clients": "N", "clients_per_round": "K", "local.epochs": "E", "local.batch_size": "B", "rounds": "T",
 }  # fmt: skip
-_NAMES = ("dataset", "partition", "algorithm", "model")  # said by their value alone
+_NAMES = ("dataset", "partition", "algorithm", "model")  # shown by their value alone
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is read from a run. final: the last accuracy; best: the highest, within `argument` rounds where
-    given; last: the mean of the last `argument` evaluations; rounds_to: the first round with accuracy
-    `argument`; reduction: by how much the reference's final accuracy is higher; information: the column
-    `argument` of the line of information.csv whose columns have the values of `where`.
+    """The value that is read from a run. final: the last accuracy; best: the highest accuracy, within `argument`
+    rounds if given; last: the mean over the last `argument` evaluations; rounds_to: the first round with accuracy
+    `argument`; reduction: how much higher the reference's final accuracy is; information: the column `argument` of the
+    line of information.csv whose columns have the values of `where`.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class Measure:
 
     @classmethod
     def parse(cls, said: Any) -> "Measure":
-        """From `final` or `{rounds_to: 0.8}`."""
+        """The measure written as `final` or `{rounds_to: 0.8}`."""
         kind, argument = next(iter(said.items())) if isinstance(said, Mapping) and said else (said, None)
         require(kind in KINDS, "table.measure", said, nearest(str(kind), KINDS))
         needs = kind in ("last", "rounds_to", "information")
@@ -91,7 +92,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the table. `published`: the values of csv columns that only its published row has."""
+    """One cell of the table. published: values of csv columns that identify its published line."""
 
     row: str
     column: str
@@ -112,13 +113,13 @@ class Table:
     paper: str | None
     seeds: list[int]
     cells: list[Cell]
-    program: str | None = None  # the module that makes its runs, where a sweep does not
-    compare: str = "columns"  # which peers compare: the columns of a row, or the rows of a column
+    program: str | None = None  # the module that makes its runs, if a sweep cannot
+    compare: str = "columns"  # what is compared: the columns of a row, or the rows of a column
     repeats: str = "seed"  # the key that takes the values in `seeds`
 
     @classmethod
     def read(cls, node: DictConfig) -> "Table":
-        """From the `table` node of a composed config; `select` keeps the cells whose name it is found in."""
+        """The table in the `table` node of a composed config; `select` keeps the cells whose names it matches."""
         plain: Any = OmegaConf.to_container(node, resolve=True)
         known = {
             "name", "title", "paper", "program", "measure", "seeds", "select", "published", "reference", "compare",
@@ -155,7 +156,7 @@ class Table:
 
     @property
     def repetitions(self) -> str:
-        """What `seeds` are called: seeds, distributions."""
+        """The word for `seeds`: seeds or distributions."""
         return f"{self.repeats.rpartition('.')[2]}s"
 
     @property
@@ -168,7 +169,7 @@ class Table:
 
 
 def _lines(said: Any, which: str) -> list[Line]:
-    """Expand lists of values into products, and label each line by what tells it from the others."""
+    """Expand lists of values into products, and label each line by what distinguishes it from the others."""
     said = said if isinstance(said, list) else [said]
     expanded: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for entry in said:
@@ -185,7 +186,7 @@ def _lines(said: Any, which: str) -> list[Line]:
 
 
 def _labels(lines: list[dict[str, Any]]) -> list[str]:
-    """As few values of each line as tell them all apart."""
+    """For each line, as few values as distinguish all lines."""
     keys = dict.fromkeys([*_NAMES, *(key for line in lines for key in line)])
     labels = [""] * len(lines)
     for key in keys:
