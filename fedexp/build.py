@@ -49,7 +49,7 @@ def construct(node: DictConfig, **given: Any) -> Any:
     group, target = str(node._key()), node["_target_"]
     try:
         found, kind = _call(group, arguments(node), target, given), _KINDS[group]
-        require(isinstance(found, kind), f"{group}._target_", target, f"gives no {kind.__name__}")
+        require(isinstance(found, kind), f"{group}._target_", target, f"does not return a {kind.__name__}")
         return found
     except ConfigError:
         raise
@@ -142,10 +142,10 @@ def noise_by_client(dataset: Dataset, parts: list[torch.Tensor], noise: float, s
     Raises ConfigError where an example belongs to several clients, and so has no deviation of its own, or is of tokens.
     """
     images = dataset.train_x.dtype == torch.uint8 or dataset.train_x.is_floating_point()
-    require(images, "partition.noise", noise, f"is for numbers, and {dataset.name} has tokens")
+    require(images, "partition.noise", noise, f"needs numeric inputs, and {dataset.name} has tokens")
     held = torch.cat(parts)
-    require(len(held.unique()) == len(held), "partition.noise", noise, "this partition gives an example to several")
-    require(len(parts) > 1, "partition.noise", noise, "is in steps from client to client; use clients of at least 2")
+    require(len(held.unique()) == len(held), "partition.noise", noise, "this partition shares examples between clients")
+    require(len(parts) > 1, "partition.noise", noise, "grows from client to client; use at least 2 clients")
     deviation = torch.zeros(len(dataset.train_y))
     for client, part in enumerate(parts):
         deviation[part] = noise * client / (len(parts) - 1)

@@ -106,7 +106,7 @@ def test_composing_trains_nothing(tmp_path):
         (lambda root: fedexp.run("clints=5"), "clints=5: no such key; did you mean clients?"),
         (lambda root: fedexp.compose(algorithm="fedkat"), "algorithm=fedkat: no such option; did you mean fedcat?"),
         (lambda root: fedexp.compose(rounds=0), "rounds=0: must be at least 1"),
-        (lambda root: fedexp.compose("seed=0,1"), "seed=0,1: stands for many runs"),
+        (lambda root: fedexp.compose("seed=0,1"), "seed=0,1: asks for several runs"),
         (lambda root: fedexp.sweep("algorithm=fedprox algorithm.muu=1,2"), "algorithm.muu=1: no such key"),
         (lambda root: fedexp.sweep("rounds=3,0", output_root=str(root)), "rounds=0: must be at least 1"),
         (lambda root: fedexp.load(root), "holds no run: there is no config.yaml"),

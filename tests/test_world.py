@@ -156,9 +156,9 @@ def test_no_noise_leaves_everything_as_it_was():
 
 def test_noise_that_has_no_owner_is_refused():
     dataset = make_dataset([0, 1, 2, 0])
-    with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: this partition gives an example to several"):
+    with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: this partition shares examples between clients"):
         noise_by_client(dataset, [torch.tensor([0, 1]), torch.tensor([1, 2])], 0.1, 0)
-    with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: is in steps from client to client"):
+    with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: grows from client to client"):
         noise_by_client(dataset, [torch.tensor([0, 1])], 0.1, 0)
     assert noise_by_client(dataset, [torch.tensor([3]), torch.tensor([0, 1])], 0.1, 0).deviation.tolist() == [
         pytest.approx(0.1), pytest.approx(0.1), 0.0, 0.0,

@@ -78,7 +78,7 @@ class Cadis(FedAvg):
         super().check(ctx)
         require(
             self.selection.ordinary, "selection", type(self.selection).__name__,
-            "it weighs updates in its own way, and so does CADIS; use selection=uniform or full, with merge=examples",
+            "it has its own weights for updates, and so has CADIS; use selection=uniform or full, with merge=examples",
         )  # fmt: skip
         drawn = min(ctx.clients, ctx.rounds * ctx.cohort)  # at most this many clients ever take part
         possible = drawn * (drawn - 1) // 2

@@ -44,7 +44,7 @@ class Clustered(FedAvg):
         require(
             not self.server_optimizer.init({name: params[name] for name in ctx.weights}),
             "server_optimizer", type(self.server_optimizer).__name__,
-            "remembers the steps of one global model, and clusters have one each; use server_optimizer=sgd",
+            "remembers steps of one global model, and each cluster has a model; use server_optimizer=sgd",
         )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> State:
@@ -160,7 +160,7 @@ def check_random(model: Model, instead: str) -> None:
     """Raise ConfigError where `distinct` would shuffle pre-trained weights."""
     require(
         model.pretrained is None, "model.pretrained", model.pretrained,
-        f"the clusters' first models are shuffled copies of one, which means nothing by then; {instead}",
+        f"the clusters' first models are shuffled copies of one, which destroys trained weights; {instead}",
     )  # fmt: skip
 
 

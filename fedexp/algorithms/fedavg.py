@@ -67,7 +67,7 @@ class FedAvg(Frozen):
         require(
             type(self.privacy) is NoPrivacy or type(self.selection).question is Uniform.question,
             "privacy", type(self.privacy).__name__,
-            f"does not cover what {type(self.selection).__name__} asks of the clients; use privacy=none",
+            f"does not protect clients' answers to {type(self.selection).__name__}; use privacy=none",
         )  # fmt: skip
         require(
             ctx.model.splits or not self.needs_head, "model", type(ctx.model.net).__name__,
@@ -76,7 +76,7 @@ class FedAvg(Frozen):
         require(
             not (self.compression.merges and self.overrides("combine", "aggregate")),
             "compression", type(self.compression).__name__,
-            f"merges updates in a way of its own, and so does {type(self).__name__}; use one that only encodes them",
+            f"replaces the mean of updates, and so does {type(self).__name__}; use one that only encodes updates",
         )  # fmt: skip
         self._check_system(ctx)
         if type(self.privacy) is not NoPrivacy:
@@ -90,7 +90,7 @@ class FedAvg(Frozen):
         chosen, name = type(self.system).__name__, type(self).__name__
         require(
             self.communicates or not self.system.clock, "system", chosen,
-            f"is of clients' devices, and {name} has none; use system=none",
+            f"simulates clients' devices, and {name} has no clients; use system=none",
         )  # fmt: skip
         require(
             self.system.reliable or not self.needs_all, "system", chosen,

@@ -74,7 +74,7 @@ class FedBuff(FedAvg):
         )  # fmt: skip
         require(
             self.system.clock, "system", type(self.system).__name__,
-            "simulates no time, by which FedBuff's clients arrive; use system=devices",
+            "has no simulated clock, which FedBuff needs; use system=devices",
         )  # fmt: skip
         require(
             not self.compression.init(ctx.model.params()), "compression", type(self.compression).__name__,

@@ -57,7 +57,7 @@ class FedCat(FedAvg):
         )  # fmt: skip
         require(
             not self.concatenation or type(self.selection).question is Uniform.question, "selection", self.selection,
-            "asks how well clients do with the model that they receive, and FedCat's copies pass from one to the next; "
+            "evaluates the model that each client would receive, but FedCat's copies pass from client to client; "
             "use selection=uniform",
         )  # fmt: skip
         require(

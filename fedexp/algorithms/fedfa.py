@@ -37,7 +37,7 @@ class FedFA(FedAvg):
         super().check(ctx)
         require(
             self.selection.ordinary, "selection", type(self.selection).__name__,
-            "it weighs updates in its own way, and so does FedFA; use selection=uniform or full, with merge=examples",
+            "it has its own weights for updates, and so has FedFA; use selection=uniform or full, with merge=examples",
         )  # fmt: skip
 
     def memory(self, ctx: Context, params: Params) -> Tree:

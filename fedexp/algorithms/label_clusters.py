@@ -60,7 +60,7 @@ class LabelClusters(Clustered):
 
     @property
     def needs_all(self) -> str:
-        return "the first round's models tell its cluster" if self.labels in _INFERRED else ""
+        return "its cluster is inferred from its model of the first round" if self.labels in _INFERRED else ""
 
     def check(self, ctx: Context) -> None:
         super().check(ctx)

@@ -28,7 +28,7 @@ def compare(sweep: Sweep, folders: list[Path]) -> None:
         page = comparison.compare(sweep, runs)
     terminal(page, _console(80 if sweep.table is None else 200))
     place = f"table={sweep.table.name}" if sweep.table else folders[0].parent
-    print(f"fedexp: with curves, LaTeX and a page to look into: fedexp report {place}")
+    print(f"fedexp: for curves, LaTeX and an interactive page: fedexp report {place}")
 
 
 def dry_run(words: Sequence[str], hours: Hours | None = None) -> None:

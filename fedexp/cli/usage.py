@@ -21,11 +21,11 @@ from fedexp.config.settings import Hardware, Local
 
 _INTERNAL = ("name", "_target_", "source")  # keys of a group that are no settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # shown elsewhere, or set by fedexp itself
-_OF_GROUPS = {"dataset": "what is learned", "partition": "who holds which examples", "model": "what is trained",
+_OF_GROUPS = {"dataset": "the data", "partition": "which client holds which examples", "model": "what is trained",
               "algorithm": "how the cohort's work is combined", "selection": "which clients take part",
-              "server_optimizer": "how the server steps", "compression": "how updates are packed",
-              "privacy": "what hides in the updates", "system": "what devices the clients are",
-              "hardware": "where it runs", "tracking": "who watches besides",
+              "server_optimizer": "how the server steps", "compression": "how updates are encoded",
+              "privacy": "differential privacy", "system": "clients' devices",
+              "hardware": "where it runs", "tracking": "where metrics are logged",
               "paper": "a paper's whole protocol"}  # fmt: skip
 _COMMANDS = [
     ("fedexp [run] KEY=VALUE ...", "one run: fedexp algorithm=fedcat partition=dir0.1"),
@@ -35,7 +35,7 @@ _COMMANDS = [
 _FLAGS = [
     ("--help", "this; with words before it, for what they choose: fedexp algorithm=fedprox --help"),
     ("--cfg job", "the composed config, without running"),
-    ("--dry-run", "of a sweep: its runs and what of them is done, without running; also -m ... --cfg job"),
+    ("--dry-run", "lists a sweep's runs and their state, without running them; also -m ... --cfg job"),
     ("--version", "fedexp's"), ("--hydra-help", "Hydra's own flags, launchers and sweepers"),
 ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def usage(words: Sequence[str], programs: Sequence[str]) -> None:
     _show(console, "Federated learning on non-IID data, as experiments", [*_COMMANDS, *said, *_FLAGS])
     _show(console, "Groups (GROUP=OPTION; the option chosen by default stands first)", _groups(config))
     _show(console, "Keys (KEY=VALUE), with the values that they have here", _keys(config, told))
-    console.print("What an option of a group has of its own is shown with it: fedexp GROUP=OPTION --help")
+    console.print("For an option's own keys: fedexp GROUP=OPTION --help")
 
 
 def _show(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:

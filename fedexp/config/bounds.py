@@ -17,10 +17,10 @@ class Bound:
 
     @property
     def words(self) -> str:
-        raise TypeError("a bound says itself what it asks for")
+        raise TypeError("a subclass of Bound must define words")
 
     def holds(self, value: Any) -> bool:
-        raise TypeError("a bound says itself when it holds")
+        raise TypeError("a subclass of Bound must define holds")
 
 
 @dataclass(frozen=True)

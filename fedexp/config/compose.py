@@ -32,7 +32,7 @@ class NoConfig(ConfigError):
 def composed(words: Sequence[str]) -> DictConfig:
     """The checked config of a command line that stands for one run. Raises ConfigError for a sweep."""
     words = lists(words)
-    one = "stands for many runs, and this program takes one"
+    one = "asks for several runs, and this program takes one"
     for each in words:
         require(each not in ("-m", "--multirun"), "words", each, f"{one}: leave it out")
     with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -63,7 +63,7 @@ def explain(error: Exception, words: Sequence[str], conf: Path = CONF) -> str:
         chosen = group not in ("table", "scale") and any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
         if unknown and not word.startswith("+") and group in groups and chosen:
             given = f"{name}={shown(value)}"
-            return f"{given}: the sweep's runs choose their {group}; for a key of all of them: ++{given}"
+            return f"{given}: each run of the sweep chooses its {group}; to set the key in all of them: ++{given}"
         if unknown and not word.startswith("+"):
             return f"{name}={shown(value)}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}"
     key = re.search(r"full_key: (\S+)", detail)

@@ -55,7 +55,7 @@ def check_words(words: Sequence[str]) -> None:
         require(bool(key.lstrip("+~") or not given), "words", word, "must be KEY=VALUE")
         strange = next((letter for letter in word if unicodedata.category(letter) in ("Cc", "Cs")), None)
         if strange is not None:
-            raise ConfigError(key, value, f"holds {strange!r}, which no setting may: line breaks and the like")
+            raise ConfigError(key, value, f"contains {strange!r}; a setting cannot contain control characters")
         require(len(word) <= _LONGEST, key, value, f"is longer than {_LONGEST} characters")
         number = _LONG_NUMBER.search(word)
         require(number is None, key, value, "holds a number of more digits than any setting can have")

@@ -42,7 +42,7 @@ def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> T
             if isinstance(held, dict) and held.get("listing") == fingerprint and isinstance(held["content"], Tensor):
                 return held["content"]
         except files.Damaged as damage:
-            print(f"fedexp: {place} {damage}; it is made anew")
+            print(f"fedexp: {place} {damage}; rebuilding it")
     content, reasons = compute(), []
     for place in places:
         try:
@@ -52,7 +52,7 @@ def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> T
             return content
         except OSError as error:
             reasons.append(f"{place} ({error})")
-    print(f"fedexp: what was read could not be kept at {' or '.join(reasons)}; going on without")
+    print(f"fedexp: could not write a cache at {' or '.join(reasons)}; going on without one")
     return content
 
 

@@ -171,7 +171,7 @@ class Dataset:
             f"{_name(y.dtype)} from {low} to {high}",
         )
         shape = tuple(x.shape[1:])
-        self._require(min(shape, default=0) > 0, f"has {part} examples of shape {shape}, which hold nothing")
+        self._require(min(shape, default=0) > 0, f"has {part} examples of shape {shape}, which are empty")
         tokens = x.dtype in _TOKENS and x.dim() == 2
         self._require(
             x.dtype == torch.uint8 or x.is_floating_point() or tokens,

@@ -33,7 +33,7 @@ class Engine:
         self.hardware = hardware
         require(
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
-            "a vectorized cohort's step is compiled, not the workers'; add hardware.engine=vectorized",
+            "compiling is for vectorized cohorts, not for workers; add hardware.engine=vectorized",
         )  # fmt: skip
         self.pools: list[WorkerPool] = []  # one per algorithm: the run's own, and those that evaluation trains with
         self.alone = self.world.device.type != "cpu"  # True where there can be no worker processes
@@ -178,7 +178,7 @@ class Engine:
         except OSError as error:
             right = f"{workers} worker processes cannot be started here ({error}); ask for fewer, or for auto"
             require(asked == "auto", "hardware.workers", asked, right)
-            log.warning("no worker process can be started (%s); going on in this one", error)
+            log.warning("no worker process can be started (%s); training in the main process instead", error)
             self.alone = True
             return None
         self.pools.append(pool)

@@ -30,7 +30,7 @@ class Evaluation:
         require(
             settings.clients != "participants" or stages[-1].context.clients == world.clients,
             "evaluate.clients", settings.clients,
-            "this algorithm trains without its clients, of which none takes part; use all",
+            "this algorithm trains without clients, so there are no participants; use all",
         )  # fmt: skip
 
     def is_due(self, number: int) -> bool:

@@ -47,7 +47,7 @@ class Reference:
         self.state = begin(self.algorithm, self.algorithm.init(self.ctx, params), self.ctx)
         local = self.ctx.local
         log.info(
-            "reference=centralized trains %d batches of %d examples a round besides, for %d rounds: as much as the "
+            "reference=centralized also trains %d batches of %d examples a round, for %d rounds: as much as the "
             "cohort's own training", local.steps, local.batch_size, self.rounds,
         )  # fmt: skip
 

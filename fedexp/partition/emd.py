@@ -38,7 +38,7 @@ def emd(
     size = _size(np.bincount(labels, minlength=classes), clients, per_client)
     excess = round(target * size / 2)  # examples above uniform, and as many below
     if not np.isclose(2 * excess / size, target, rtol=0, atol=1e-9):
-        print(f"fedexp: clients of {size} examples reach EMD {2 * excess / size:.6g}, not {target:g}; going on with it")
+        print(f"fedexp: clients of {size} examples reach EMD {2 * excess / size:.6g}, not {target:g}; using that")
     random = numpy_generator(seed, "partition", distribution)
     counts = _counts(classes, size, excess, shape, random)
     pools = [random.permutation(np.flatnonzero(labels == label)) for label in range(classes)]

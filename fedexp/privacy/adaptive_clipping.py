@@ -36,7 +36,7 @@ class AdaptiveClipping(DpFedAvg):
         require(
             self.noise_multiplier == 0 or self.noise_multiplier < most,
             "privacy.noise_multiplier", self.noise_multiplier,
-            f"must be below 2 count_noise = {most:g}: the noisy count alone would tell more than that; use more "
+            f"must be below 2 count_noise = {most:g}: the noisy count alone would exceed that privacy cost; use more "
             "clients_per_round, or a larger privacy.count_noise",
         )  # fmt: skip
 

@@ -66,7 +66,7 @@ class DpFedAvg(NoPrivacy):
         )  # fmt: skip
         require(
             self.delta < 1 / ctx.clients, "privacy.delta", self.delta,
-            f"must be below 1 / clients = {1 / ctx.clients:g}: else one client may be told in full",
+            f"must be below 1 / clients = {1 / ctx.clients:g}: otherwise one client's data may be revealed completely",
         )  # fmt: skip
         require(
             self.accountant == "rdp" or sampling == "poisson", "privacy.accountant", self.accountant,

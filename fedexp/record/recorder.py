@@ -86,7 +86,7 @@ class Recorder:
         begun, here = values["device"], self.world.device.type
         require(
             begun == here, "hardware.device", here,
-            f"this run was begun on {begun}, and its state is that device's; go on there, or delete {self.folder.path}",
+            f"this run was begun on {begun}, whose state it has; resume it there, or delete {self.folder.path}",
         )  # fmt: skip
         self.history = History(**values["history"])
         # A run of fewer rounds evaluated its last round, which this run may not evaluate.
@@ -194,7 +194,7 @@ class Recorder:
         if status in DONE and result["at_chance"]:
             log.warning(
                 "the final accuracy is that of chance (always the commonest class: %.2f%%): this model has not "
-                "learned, or has unlearned", 100 * chance,
+                "learned, or has collapsed", 100 * chance,
             )  # fmt: skip
         return result
 
@@ -209,12 +209,10 @@ class Recorder:
             self.unsaved[name] = Retry(error, again)
             if time.monotonic() - self.complained >= _SECONDS_BETWEEN_COMPLAINTS:
                 self.complained = time.monotonic()
-                log.warning(
-                    "could not save %s (%s); what was saved before still stands; going on and trying again", name, error
-                )
+                log.warning("could not save %s (%s); earlier files are intact; going on and trying again", name, error)
             return
         if self.unsaved.pop(name, None) and not self.unsaved:
-            log.info("what could not be saved is saved now")
+            log.info("all files that could not be saved are saved now")
             self.complained = -math.inf
 
     def _again(self) -> None:

@@ -199,7 +199,7 @@ def _agreement(table: Table, measured: list[Measured]) -> Sheet:
     caption = f"The winner agrees in {agreed} of {decided}. " if decided else "Nothing to compare yet. "
     if correlations:
         caption += f"Mean rank correlation {fmean(correlations):+.2f}. "
-    header = ["", "wins here", "wins in print (of those measured)", "Spearman", "cells"]
+    header = ["", "best as measured", "best as published (of those measured)", "Spearman", "cells"]
     return Sheet(
         "Agreement with the paper",
         header,
@@ -219,7 +219,7 @@ def _notes(measured: list[Measured]) -> list[str]:
             notes.append(f"{each.cell.name}: {unlearned} of {len(each.variant.runs)} runs ended at chance.")
         if each.others:
             said = " | ".join(f"{len(other.runs)} runs, rounds {other.rounds}, {other.said()}" for other in each.others)
-            notes.append(f"{each.cell.name}: runs of other protocols are there and left out: {said}.")
+            notes.append(f"{each.cell.name}: runs of other protocols exist and are left out: {said}.")
         if each.lacking:
             notes.append(f"{each.cell.name}: {each.lacking}.")
         if each.printed.note and "swapped" in each.printed.note:

@@ -64,7 +64,7 @@ def measure(table: Table, cell: Cell, jobs: dict[str, list[Job]], peers: list[Jo
         references = matcher.find(jobs[key(cell, True)], peers).variants
         same = [each for each in references if _of_both(each.deviation) == _of_both(variant.deviation)]
         if not same:
-            return Measured(cell, printed, rounds, None, [], found.variants, "its reference was not run alike")
+            return Measured(cell, printed, rounds, None, [], found.variants, "its reference ran under another protocol")
         level = fmean(measures.value(cell.measure, run) for run in same[0].runs)
         values = [level - value for value in values]
     if len(variant.runs) < len(own):

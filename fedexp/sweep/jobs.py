@@ -192,7 +192,7 @@ def _values(override: Override) -> list[str]:
     if not override.is_discrete_sweep():
         raise ConfigError(key, given, "must be a list, choice, range or glob of values")
     values = list(islice(override.sweep_string_iterator(), _MOST + 1))
-    require(bool(values), key, given, "stands for no value at all")
+    require(bool(values), key, given, "contains no values")
     require(len(values) <= _MOST, key, given, f"stands for more than {_MOST} values; split the sweep")
     return [f"{override.get_key_element()}={value}" for value in values]
 

@@ -113,7 +113,7 @@ class Table:
     paper: str | None
     seeds: list[int]
     cells: list[Cell]
-    program: str | None = None  # the module that makes its runs, if a sweep cannot
+    program: str | None = None  # the words after python -m that make its runs, if a sweep cannot
     compare: str = "columns"  # what is compared: the columns of a row, or the rows of a column
     repeats: str = "seed"  # the key that takes the values in `seeds`
 

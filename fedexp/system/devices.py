@@ -68,7 +68,7 @@ class Devices(Ideal):
         asked = _asked(ctx)
         require(
             self.stragglers == 0 or asked >= 2, "system.stragglers", self.stragglers,
-            f"do from 1 to all but one of local.{'steps' if ctx.local.steps else 'epochs'}={asked}; ask for 2 at least",
+            f"do 1 or more, but not all, of local.{'steps' if ctx.local.steps else 'epochs'}={asked}; use at least 2",
         )  # fmt: skip
 
     def work(self, ids: Tensor, ctx: Context, number: int) -> Tensor | None:

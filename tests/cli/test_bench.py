@@ -79,11 +79,11 @@ def test_which_cases_and_how_many_rounds_of_them():
 
 
 SWEEPS = [
-    (["+table=fedcat_1"], "table=fedcat_1: stands for many runs, and this program takes one: give a run's own keys"),
-    (["+scale=quick"], "scale=quick: stands for many runs"),
-    (["algorithm=fedavg,fedprox"], "algorithm=fedavg,fedprox: stands for many runs, and this program takes one: give"),
-    (["seed=range(3)"], "seed=range(3): stands for many runs"),
-    (["-m", "seed=1"], "words=-m: stands for many runs, and this program takes one: leave it out"),
+    (["+table=fedcat_1"], "table=fedcat_1: asks for several runs, and this program takes one: give a run's own keys"),
+    (["+scale=quick"], "scale=quick: asks for several runs"),
+    (["algorithm=fedavg,fedprox"], "algorithm=fedavg,fedprox: asks for several runs, and this program takes one: give"),
+    (["seed=range(3)"], "seed=range(3): asks for several runs"),
+    (["-m", "seed=1"], "words=-m: asks for several runs, and this program takes one: leave it out"),
 ]
 
 

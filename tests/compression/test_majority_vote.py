@@ -60,5 +60,5 @@ def test_a_round_moves_every_trained_entry_by_one_step():
 def test_algorithms_that_merge_otherwise_refuse_it(kind):
     world = make_world()
     ctx = make_context(make_model("cnn", world), world, LOCAL)
-    with pytest.raises(ConfigError, match=r"compression=MajorityVote: merges updates in a way of its own, and so does"):
+    with pytest.raises(ConfigError, match=r"compression=MajorityVote: replaces the mean of updates, and so does"):
         kind(compression=MajorityVote()).check(ctx)

@@ -50,7 +50,7 @@ def test_every_damage_is_noticed_and_said_and_the_cache_rebuilt(kept, capsys, dr
         assert torch.equal(read(), RIGHT), what
         assert len(computed) == 2 + count, what
         said = capsys.readouterr().out
-        assert f"fedexp: {cache} " in said and "checksum" in said and "it is made anew" in said
+        assert f"fedexp: {cache} " in said and "checksum" in said and "rebuilding it" in said
         assert len(cache.read_bytes()) == len(whole)
     read()
     assert (len(computed), capsys.readouterr().out) == (101, "")
@@ -74,7 +74,7 @@ def test_one_that_cannot_be_written_is_done_without(kept, capsys):
     for count in (1, 2):
         assert torch.equal(read(), RIGHT)
         assert len(computed) == count
-    assert capsys.readouterr().out.count(f"could not be kept at {cache}") == 2
+    assert capsys.readouterr().out.count(f"could not write a cache at {cache}") == 2
     assert not [path for path in cache.parent.iterdir() if path.suffix == ".tmp"]
 
 

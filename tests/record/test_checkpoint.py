@@ -239,4 +239,4 @@ def test_a_run_does_not_move_to_another_kind_of_device(monkeypatch, tmp_path, ca
     assert run(monkeypatch, tmp_path, *FEW) == 2
     said = capfd.readouterr().err
     assert "hardware.device=cpu: this run was begun on cuda" in said
-    assert f"go on there, or delete {folder}" in said
+    assert f"resume it there, or delete {folder}" in said

@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_for_some_rounds_is_said_once_and_made_good(monkeypa
         assert run(monkeypatch, disk / "out", *WORDS, filling(monkeypatch, tmp_path, disk, 1, 3)) == 0
         said = capfd.readouterr().out
         assert said.count("could not save") == 1 and "No space left on device" in said
-        assert "what could not be saved is saved now" in said
+        assert "all files that could not be saved are saved now" in said
         assert "not saved:" not in said
         assert same_results(whole, disk / "out")
 

@@ -230,7 +230,7 @@ def test_two_cohorts_may_be_of_any_size():
     [
         (FedCat(system=Devices(dropout=0.1)), "system=Devices: FedCat needs an answer of every client that is drawn"),
         (LabelClusters(labels="bias", clusters=2, system=Devices(stragglers=0.5)), "LabelClusters needs an answer of"),
-        (Centralized(system=Devices()), "system=Devices: is of clients' devices, and Centralized has none"),
+        (Centralized(system=Devices()), "system=Devices: simulates clients' devices, and Centralized has no clients"),
     ],
 )  # fmt: skip
 def test_who_needs_every_client_refuses_those_that_fail(algorithm, said):
@@ -244,7 +244,7 @@ def test_who_needs_every_client_takes_devices_that_do_not_fail():
 
 
 def test_one_epoch_has_no_part():
-    with pytest.raises(ConfigError, match=r"system\.stragglers=0\.5: do from 1 to all but one of local\.epochs=1"):
+    with pytest.raises(ConfigError, match=r"system\.stragglers=0\.5: do 1 or more, but not all, of local\.epochs=1"):
         FedAvg(system=Devices(stragglers=0.5)).check(context(local=Local(epochs=1)))
 
 
