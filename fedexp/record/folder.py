@@ -158,13 +158,17 @@ class RunFolder:
     def write_artifact(self, name: str, content: "Figure | pd.DataFrame") -> None:
         """A figure as <name>.png and <name>.pdf, a table as <name>.csv."""
         import pandas as pd
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
         if isinstance(content, pd.DataFrame):
             files.write_text(self.path / f"{name}.csv", content.to_csv())
             return
-        for kind in ("png", "pdf"):
+        content.set_dpi(100)
+        # Not savefig, which draws every picture twice: once only to find its size.
+        for kind, draw in (("png", FigureCanvasAgg(content).print_png), ("pdf", FigureCanvasPdf(content).print_pdf)):
             picture = io.BytesIO()
-            content.savefig(picture, dpi=100, format=kind)
+            draw(picture)
             content.set_layout_engine("none")  # it is laid out: not a second time
             files.write_bytes(self.path / f"{name}.{kind}", picture.getvalue())
 
