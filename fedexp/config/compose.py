@@ -36,11 +36,11 @@ def composed(words: Sequence[str]) -> DictConfig:
     for each in words:
         require(each not in ("-m", "--multirun"), "words", each, f"{one}: leave it out")
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        for override in Composer().parse(words):
+        for override in composer.parse(words):
             key, _, values = override.input_line.partition("=")
             require(not override.is_sweep_override(), key, values, f"{one}: give a single value")
         try:
-            config = compose("config", overrides=list(words))
+            config = composer.whole(words)
         except Exception as error:
             raise NoConfig(words, error) from error
     refuse_tables(config, f"{one}: give a run's own keys, e.g. paper=fedcat dataset=mnist partition=dir0.1")
@@ -154,20 +154,13 @@ class Composer:
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
         if choices not in self._bases:
             try:
-                self._bases[choices] = pickle.dumps(self._composed(choices), pickle.HIGHEST_PROTOCOL)
+                self._bases[choices] = pickle.dumps(self.whole(choices), pickle.HIGHEST_PROTOCOL)
             except Exception as error:
                 self._bases[choices] = error
         base = self._bases[choices]
         if isinstance(base, Exception):
             raise base
         return pickle.loads(base)
-
-    def _composed(self, choices: tuple[str, ...]) -> DictConfig:
-        if not any(override.is_hydra_override() for override in self.parse(choices)):
-            # What the loader cannot compose is Hydra's own to compose, or to refuse in its words.
-            with suppress(Exception):
-                return self._loader.compose(choices)
-        return compose("config", overrides=list(choices))
 
     @cached_property
     def _loader(self) -> Loader:

@@ -5,8 +5,10 @@ import io
 import json
 import math
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +38,17 @@ def run(words: list[str], root: Path) -> Path:
     from fedexp.experiment import run
 
     with redirect_stdout(io.StringIO()):
-        run(composed([*words, f"output_root={root}"]))
+        run(composed([*words, f"output_root={root}"], _composer()))
     (result,) = root.glob("*/result.json")
     return result.parent
+
+
+@cache
+def _composer() -> Any:
+    """One for all cases, which choose many of the same files."""
+    from fedexp.config.compose import Composer
+
+    return Composer()
 
 
 def numbers(words: list[str]) -> Numbers:
