@@ -324,6 +324,6 @@ def test_an_own_algorithm_by_its_name(monkeypatch, tmp_path):
 
 
 def test_the_main_job_learns(monkeypatch, tmp_path):
-    words = ["algorithm=fedcat", "partition=dir0.1", "model.hidden=512", "clients_per_round=4", "rounds=24"]
+    words = ["algorithm=fedcat", "partition=dir0.1", "model.hidden=512", "clients_per_round=4", "rounds=12"]
     assert run(monkeypatch, tmp_path, *words, "local.epochs=5", "local.batch_size=10") == 0
     assert result(tmp_path)["best_accuracy"] > 0.6

@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pandas as pd
 import pytest
+import wandb
 from composing import asked
-from program import only_folder, result, run, start, wait_for_rounds
+from program import FEW, only_folder, result, run, start, wait_for_rounds
 
 from fedexp.record import wandb as tracking
 from fedexp.record import wandb_file
@@ -59,7 +60,8 @@ def summary(records):
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedavg_pretrained"])
 def test_the_summary_is_result_json_and_the_last_row(monkeypatch, tmp_path, algorithm):
-    words = [*OFFLINE, "rounds=3", "evaluate.every=2", "targets=[0.05,0.999]", f"algorithm={algorithm}"]
+    words = [*OFFLINE, *FEW, "rounds=3", "evaluate.every=2", "targets=[0.05,0.999]", f"algorithm={algorithm}"]
+    words += ["algorithm.pretraining_epochs=2"] if algorithm == "fedavg_pretrained" else []
     assert run(monkeypatch, tmp_path, *words) == 0
     (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
     found, whole = summary(wandb_file.read(file)), result(tmp_path)
@@ -86,7 +88,7 @@ def test_what_was_trained_after_the_last_row_is_in_the_summary(tmp_path):
 @pytest.mark.parametrize("kept", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_loses_no_row(monkeypatch, tmp_path, kept):
     """kept: the share of wandb's file that was written when all was killed."""
-    words = [*OFFLINE, "rounds=12", "checkpoint_seconds=0", "hardware.workers=1"]
+    words = [*OFFLINE, *FEW, "rounds=12", "checkpoint_seconds=0"]
     job = start(tmp_path, *words)
     wait_for_rounds(tmp_path, 8, job)
     job.kill()
@@ -109,35 +111,41 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_loses_no_row(monkeypatc
 ENVIRONMENT = {"WANDB_PROJECT": "theirs", "WANDB_ENTITY": "them", "WANDB_RUN_GROUP": "study"}
 
 
-def tracked(monkeypatch, root, *words, **environment):
-    """Where wandb's file of a run says that the run belongs: project, entity, group. None without a file."""
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    process = start(root, "rounds=1", *words)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert result(root)["status"] == "finished"
-    for file in only_folder(root).glob("wandb/offline-run-*/*.wandb"):
-        head = wandb_file.read(file)["run"][0]
-        return head.project, head.entity, head.run_group
-    assert "fedexp: wandb" not in said
-    return None
+@pytest.fixture
+def tracked(monkeypatch, tmp_path, capfd):
+    """tracked(words, variables): where wandb's file of a run says that the run belongs: project, entity, group. None
+    without a file. wandb reads the environment as it is set up, here anew, as in a process of its own."""
+
+    def found(*words, **environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        wandb.teardown()
+        assert run(monkeypatch, tmp_path, *FEW, "rounds=1", *words) == 0
+        assert result(tmp_path)["status"] == "finished"
+        for file in only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb"):
+            head = wandb_file.read(file)["run"][0]
+            return head.project, head.entity, head.run_group
+        assert "fedexp: wandb" not in "".join(capfd.readouterr())
+        return None
+
+    yield found
+    wandb.teardown()  # the next one reads what is set then
 
 
-def test_wandb_s_environment_holds_where_the_config_is_silent(monkeypatch, tmp_path):
+def test_wandb_s_environment_holds_where_the_config_is_silent(tracked):
     key = {"WANDB_API_KEY": "0" * 40}  # with it auto would be online
-    found = tracked(monkeypatch, tmp_path, "tracking=wandb", WANDB_MODE="offline", **ENVIRONMENT, **key)
+    found = tracked("tracking=wandb", WANDB_MODE="offline", **ENVIRONMENT, **key)
     assert found == ("theirs", "them", "study")
 
 
-def test_a_key_of_the_config_wins_over_wandb_s_environment(monkeypatch, tmp_path):
+def test_a_key_of_the_config_wins_over_wandb_s_environment(tracked):
     own = ["tracking.project=mine", "tracking.entity=me", "tracking.group=first", "tracking.mode=offline"]
-    found = tracked(monkeypatch, tmp_path, "tracking=wandb", *own, WANDB_MODE="disabled", **ENVIRONMENT)
+    found = tracked("tracking=wandb", *own, WANDB_MODE="disabled", **ENVIRONMENT)
     assert found == ("mine", "me", "first")
 
 
-def test_wandb_mode_disabled_means_no_tracking(monkeypatch, tmp_path):
-    assert tracked(monkeypatch, tmp_path, "tracking=wandb", WANDB_MODE="disabled") is None
+def test_wandb_mode_disabled_means_no_tracking(tracked, tmp_path):
+    assert tracked("tracking=wandb", WANDB_MODE="disabled") is None
     assert not (only_folder(tmp_path) / "wandb").exists()
 
 
@@ -177,7 +185,7 @@ def test_a_server_answers_or_is_taken_for_dead(server, monkeypatch):
 def test_where_wandb_s_server_is_dead_the_run_is_offline(monkeypatch, tmp_path, capfd, server):
     """With mode=online without credentials too: by itself the run would be offline."""
     monkeypatch.setenv("WANDB_BASE_URL", dead := server(503))
-    assert run(monkeypatch, tmp_path, "tracking=wandb", "tracking.mode=online", "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *FEW, "tracking=wandb", "tracking.mode=online", "rounds=1") == 0
     said = capfd.readouterr().out
     assert f"wandb's server {dead} does not answer within 8 s" in said and "wandb sync" in said
     assert len(list(only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb"))) == 1
@@ -198,7 +206,7 @@ def test_another_mode_is_refused(monkeypatch, tmp_path, capfd, words, said):
 
 
 def test_the_runs_of_a_sweep_share_a_group_and_keep_it(monkeypatch, tmp_path):
-    words = ["tracking=wandb", "tracking.mode=offline", "rounds=1", "algorithm=fedavg,centralized"]
+    words = [*FEW, "tracking=wandb", "tracking.mode=offline", "rounds=1", "algorithm=fedavg,centralized"]
 
     def groups():
         files = tmp_path.glob("*/wandb/offline-run-*/*.wandb")
@@ -210,12 +218,12 @@ def test_the_runs_of_a_sweep_share_a_group_and_keep_it(monkeypatch, tmp_path):
     assert re.fullmatch(r"sweep-algorithm-[0-9a-f]{6}", first[0])
     (gone,) = tmp_path.glob("*-centralized-*")
     shutil.rmtree(gone)
-    assert run(monkeypatch, tmp_path, "-m", *words, "hardware.workers=1") == 0  # where it runs makes no other sweep
+    assert run(monkeypatch, tmp_path, "-m", *words, "hardware.workers=2") == 0  # where it runs makes no other sweep
     assert groups() == first
 
 
 def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path):
-    job = start(tmp_path, *OFFLINE, "rounds=40", "local.epochs=3")
+    job = start(tmp_path, *OFFLINE, *FEW, "rounds=40", "local.epochs=3")
     wait_for_rounds(tmp_path, 2, job)
     job.send_signal(signal.SIGTERM)
     job.communicate(timeout=60)
@@ -224,8 +232,6 @@ def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path):
 
 
 def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, capfd):
-    import wandb
-
     real, calls = wandb.Run.log, []
 
     def failing(self, row, **rest):
@@ -235,7 +241,7 @@ def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, cap
         return real(self, row, **rest)
 
     monkeypatch.setattr(wandb.Run, "log", failing)
-    assert run(monkeypatch, tmp_path, *OFFLINE, "rounds=4") == 0
+    assert run(monkeypatch, tmp_path, *OFFLINE, *FEW, "rounds=4") == 0
     assert "goes on without it" in capfd.readouterr().out
     assert result(tmp_path)["status"] == "finished"
     assert len(calls) == 3  # left alone after the failure
@@ -243,7 +249,8 @@ def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, cap
 
 def test_tracking_none_imports_no_wandb(tmp_path):
     script = (
-        "import sys; sys.argv = ['fedexp', 'tracking=none', 'rounds=1', 'model.hidden=8', 'output_root=out'];"
+        "import sys; sys.argv = ['fedexp', 'tracking=none', 'rounds=1', 'model.hidden=8', 'hardware.workers=1',"
+        "'local.steps=1', 'output_root=out'];"
         "from fedexp.main import main; main(); assert 'wandb' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200)
