@@ -162,7 +162,7 @@ def _one_stage(
     evaluation = seconds(lambda: ours.evaluate(done)) if ours.stage.counted else 0.0
     for loop in by_hand:
         loop.round()
-    print(f"  a round of each loop to warm up: {time.perf_counter() - began:.1f} s", flush=True)
+    print(f"  each loop once, to warm up: {time.perf_counter() - began:.1f} s", flush=True)
     loops: list[Any] = [*by_hand, ours]
     speeds: list[list[float]] = []
     times: list[float] = []
