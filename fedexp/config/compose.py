@@ -29,9 +29,12 @@ class NoConfig(ConfigError):
         self.words = list(words)
 
 
-def composed(words: Sequence[str]) -> DictConfig:
-    """The checked config of a command line that stands for one run. Raises ConfigError for a sweep."""
-    words = lists(words)
+def composed(words: Sequence[str], composer: "Composer | None" = None) -> DictConfig:
+    """The checked config of a command line that stands for one run. Raises ConfigError for a sweep.
+
+    composer: one that has composed other command lines, and remembers what it has read.
+    """
+    words, composer = lists(words), composer or Composer()
     one = "asks for several runs, and this program takes one"
     for each in words:
         require(each not in ("-m", "--multirun"), "words", each, f"{one}: leave it out")
@@ -113,6 +116,13 @@ class Composer:
         except Exception as error:  # Hydra's and OmegaConf's, and any that unexpected words make them raise
             raise NoConfig(words, error) from error
         return config
+
+    def whole(self, words: Sequence[str]) -> DictConfig:
+        """The config that `hydra.compose` gives, and its errors for values that cannot be set."""
+        if not any(override.is_hydra_override() for override in self.parse(words)):
+            with suppress(Exception):  # what the loader cannot compose, Hydra composes, or refuses in its own words
+                return self._loader.compose(words)
+        return compose("config", overrides=list(words))
 
     def plain(self, words: Sequence[str]) -> dict[str, Any] | None:
         """The config of a command line with all values resolved, as plain ones, made without OmegaConf's objects: a

@@ -159,8 +159,6 @@ class RunFolder:
     def write_artifact(self, name: str, content: "Figure | pd.DataFrame") -> None:
         """A figure as <name>.png and <name>.pdf, a table as <name>.csv."""
         import pandas as pd
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
         if isinstance(content, pd.DataFrame):
             files.write_text(self.path / f"{name}.csv", content.to_csv())
