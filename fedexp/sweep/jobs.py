@@ -62,7 +62,7 @@ def sweeps(
 ) -> list[Sweep]:
     """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun.
 
-    compose: a composer that remembers what other sweeps have needed. say: called after each run that is composed, with
+    compose: a composer that remembers what other sweeps have needed. say: called before each run is composed, with
     how many there are.
     """
     compose = compose or Composer()
@@ -80,8 +80,8 @@ def sweeps(
         name = [] if named else [word("sweep", _sweep_name(others))]
         every, jobs = list(_product(others)), []
         for fixed, swept in every:
-            jobs.append(_job(compose, _name(swept), [*fixed, *swept, *name], scale))
             say(len(every))
+            jobs.append(_job(compose, _name(swept), [*fixed, *swept, *name], scale))
         return [Sweep(None, jobs, scale.get("name"))]
     found = []
     for choice in _values(chosen[-1]):
@@ -129,8 +129,8 @@ def _table_jobs(
                 kept = [word(key, value) for key, value in {**own, **seed}.items() if key not in given]
                 words = [*kept, *fixed, *swept, word("+table.name", table.name)]
                 name = " ".join([cell.name, *(word(*pair) for pair in seed.items()), *swept])
-                job = _job(compose, f"{name} (reference)" if reference else name, words, scale)
                 say(runs)
+                job = _job(compose, f"{name} (reference)" if reference else name, words, scale)
                 yield replace(job, cell=cell, reference=reference, protocol=protocol)
 
 

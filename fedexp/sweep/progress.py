@@ -1,6 +1,7 @@
 """How far a sweep is: a line whenever that changes, a list of what failed at the end."""
 
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -75,17 +76,18 @@ class Progress:
 
 
 class Composing:
-    """Says how many of a large sweep's runs are composed, where that takes a while: called once a run."""
+    """Says how many of a large sweep's runs are composed: called before each. It begins with the first, as that one
+    imports what the runs are made of."""
 
     def __init__(self, seconds: float = 3.0) -> None:
-        self.seconds, self.said, self.count = seconds, time.monotonic(), 0
+        self.seconds, self.said, self.count = seconds, -math.inf, 0
 
     def __call__(self, every: int) -> None:
-        """One more, of so many."""
-        self.count += 1
+        """One more is begun, of so many."""
         if every >= 100 and time.monotonic() - self.said >= self.seconds:
             self.said = time.monotonic()
             print(f"fedexp: {self.count:,} of {every:,} runs composed", flush=True)
+        self.count += 1
 
 
 class Watch:
