@@ -1,6 +1,7 @@
-"""Progress of a sweep: a line whenever it changes, and a list of failed runs at the end."""
+"""How far a sweep is: a line whenever that changes, a list of what failed at the end."""
 
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -14,8 +15,8 @@ _STOPPED = (Status.FAILED, Status.INTERRUPTED)
 
 
 class Progress:
-    """Counts a sweep's runs. found: finished before, or by another process in the meantime; done: finished in this
-    sweep; failed: name -> reason."""
+    """Counts a sweep's runs. found: finished before, or by another process meanwhile; done: in this sweep; failed:
+    name -> reason."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,7 +43,7 @@ class Progress:
         self.failed[name] = reason
 
     def say(self, running: str | int | None = None, done: int | None = None, failed: int | None = None) -> None:
-        """Print the progress line. running: the running run's name, or how many are running."""
+        """The progress line. `running`: the run's name, or how many there are."""
         done = self.done if done is None else done
         failed = len(self.failed) if failed is None else failed
         parts = [f"{self.found + done}/{self.found + self.todo} done"]
@@ -57,12 +58,12 @@ class Progress:
         self._print(", ".join(parts))
 
     def interrupted(self) -> None:
-        """Print the last line of a sweep that was asked to stop."""
+        """The last line of a sweep that was asked to stop."""
         left = self.todo - self.done - len(self.failed)
         self._print(f"stopped: {self.done} done now, {self.found} finished before, {max(left, 0)} left")
 
     def summary(self) -> None:
-        """Print the last lines: totals, and each failure with its reason."""
+        """The last lines: totals, and each failure with its reason."""
         parts = [f"{self.done} done now", f"{self.found} finished before", f"{len(self.failed)} failed"]
         if self.diverged:
             parts.append(f"{self.diverged} diverged")
@@ -75,17 +76,18 @@ class Progress:
 
 
 class Composing:
-    """Prints how many runs of a large sweep are composed, if that takes a while; called once per run."""
+    """Says how many of a large sweep's runs are composed: called before each. It begins with the first, as that one
+    imports what the runs are made of."""
 
     def __init__(self, seconds: float = 3.0) -> None:
-        self.seconds, self.said, self.count = seconds, time.monotonic(), 0
+        self.seconds, self.said, self.count = seconds, -math.inf, 0
 
     def __call__(self, every: int) -> None:
-        """Count one more run of `every`."""
-        self.count += 1
+        """One more is begun, of so many."""
         if every >= 100 and time.monotonic() - self.said >= self.seconds:
             self.said = time.monotonic()
             print(f"fedexp: {self.count:,} of {every:,} runs composed", flush=True)
+        self.count += 1
 
 
 class Watch:
@@ -106,7 +108,7 @@ class Watch:
         self._thread.join()
 
     def status(self, path: Path) -> str | None:
-        """A run's status by its folder: that of a result written since the sweep began, running, or None."""
+        """What a run's folder tells since the sweep began: a result's status, or running."""
         try:
             if (path / "result.json").stat().st_mtime >= self.began - 1:
                 return json.loads((path / "result.json").read_text())["status"]
