@@ -21,8 +21,8 @@ from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
 from fedexp.sweep.table import Cell, Table
 
-_MOST = 100_000  # runs of a sweep, which is composed whole before it begins
-_FREE = (*GROUPS, *PARTS, "tracking")  # what keys there are depends on the choice
+_MOST = 100_000  # runs of a sweep; all are composed before it begins
+_FREE = (*GROUPS, *PARTS, "tracking")  # groups whose keys depend on the option chosen
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def sweeps(
 ) -> list[Sweep]:
     """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun.
 
-    compose: a composer that remembers what other sweeps have needed. say: called before each run is composed, with
-    how many there are.
+    compose: a composer that already holds what other sweeps have composed. say: called before each run is composed,
+    with the number of runs.
     """
     compose = compose or Composer()
     overrides = compose.parse(words)
@@ -102,7 +102,7 @@ def _scale(compose: Composer, overrides: list[Override]) -> DictConfig:
 
 
 def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> None:
-    """One mistake, not one of every run. A group's keys depend on its choice: only the runs tell about them."""
+    """Raise an unknown key's error once for all runs. Keys of groups depend on the option: they are checked by run."""
     for each in overrides:
         if each.type is OverrideType.CHANGE and compose.is_value(each) and each.key_or_group.split(".")[0] not in _FREE:
             for value in _values(each):
@@ -113,7 +113,7 @@ def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> N
 def _table_jobs(
     compose: Composer, table: Table, others: list[Override], scale: DictConfig, say: Callable[[int], None]
 ) -> Iterable[Job]:
-    """Cells x seeds x what else is swept; keys given on the command line win over the table's."""
+    """Cells x seeds x other swept values; keys given on the command line override the table's."""
     given = {each.key_or_group for each in others}
     first = {} if table.paper is None else {"paper": table.paper}
     seeds = [{}] if table.repeats in given else [{table.repeats: seed} for seed in table.seeds]
@@ -138,7 +138,7 @@ def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None
     try:
         return compose([word(key, value) for key, value in overrides.items()])
     except ConfigError:
-        return None  # the job, composed from the same words and more, says why
+        return None  # the job, composed from these words and more, reports the error
 
 
 def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> Job:
@@ -185,7 +185,7 @@ def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]
 
 
 def _values(override: Override) -> list[str]:
-    """The words that a swept override stands for; one that is not swept stands for itself."""
+    """The words for which a swept override stands; one that is not swept stands for itself."""
     if not override.is_sweep_override():
         return [override.input_line]
     key, _, given = override.input_line.partition("=")
@@ -202,7 +202,7 @@ def _name(swept: list[str]) -> str:
 
 
 def _sweep_name(overrides: list[Override]) -> str:
-    """What is swept, and six digits that stand for all overrides in whatever order: a resumed sweep has it again."""
+    """The swept keys, and six digits that hash all overrides in any order: a resumed sweep has the same name."""
     said = sorted(each.input_line for each in overrides if each.key_or_group.split(".")[0] not in CIRCUMSTANCES)
     digits = hashlib.blake2b("\n".join(said).encode(), digest_size=3).hexdigest()
     swept = sorted(each.key_or_group for each in overrides if each.is_sweep_override())

@@ -1,4 +1,4 @@
-"""How far a sweep is: a line whenever that changes, a list of what failed at the end."""
+"""Progress of a sweep: a line whenever it changes, and a list of failed runs at the end."""
 
 import json
 import math
@@ -15,8 +15,8 @@ _STOPPED = (Status.FAILED, Status.INTERRUPTED)
 
 
 class Progress:
-    """Counts a sweep's runs. found: finished before, or by another process meanwhile; done: in this sweep; failed:
-    name -> reason."""
+    """Counts a sweep's runs. found: finished before, or by another process in the meantime; done: finished in this
+    sweep; failed: name -> reason."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Progress:
         self.failed[name] = reason
 
     def say(self, running: str | int | None = None, done: int | None = None, failed: int | None = None) -> None:
-        """The progress line. `running`: the run's name, or how many there are."""
+        """Print the progress line. running: the running run's name, or how many are running."""
         done = self.done if done is None else done
         failed = len(self.failed) if failed is None else failed
         parts = [f"{self.found + done}/{self.found + self.todo} done"]
@@ -58,12 +58,12 @@ class Progress:
         self._print(", ".join(parts))
 
     def interrupted(self) -> None:
-        """The last line of a sweep that was asked to stop."""
+        """Print the last line of a sweep that was asked to stop."""
         left = self.todo - self.done - len(self.failed)
         self._print(f"stopped: {self.done} done now, {self.found} finished before, {max(left, 0)} left")
 
     def summary(self) -> None:
-        """The last lines: totals, and each failure with its reason."""
+        """Print the last lines: totals, and each failure with its reason."""
         parts = [f"{self.done} done now", f"{self.found} finished before", f"{len(self.failed)} failed"]
         if self.diverged:
             parts.append(f"{self.diverged} diverged")
@@ -76,14 +76,14 @@ class Progress:
 
 
 class Composing:
-    """Says how many of a large sweep's runs are composed: called before each. It begins with the first, as that one
-    imports what the runs are made of."""
+    """Prints how many of a large sweep's runs are composed; called before each. It prints a line before the first one,
+    which takes long: it imports what the runs are made of."""
 
     def __init__(self, seconds: float = 3.0) -> None:
         self.seconds, self.said, self.count = seconds, -math.inf, 0
 
     def __call__(self, every: int) -> None:
-        """One more is begun, of so many."""
+        """Print a line if it is time for one, before one more run of `every` is composed."""
         if every >= 100 and time.monotonic() - self.said >= self.seconds:
             self.said = time.monotonic()
             print(f"fedexp: {self.count:,} of {every:,} runs composed", flush=True)
@@ -108,7 +108,7 @@ class Watch:
         self._thread.join()
 
     def status(self, path: Path) -> str | None:
-        """What a run's folder tells since the sweep began: a result's status, or running."""
+        """A run's status by its folder: that of a result written since the sweep began, running, or None."""
         try:
             if (path / "result.json").stat().st_mtime >= self.began - 1:
                 return json.loads((path / "result.json").read_text())["status"]
