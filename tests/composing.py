@@ -2,6 +2,7 @@
 
 from hydra import initialize_config_dir
 
+import fedexp.config.compose
 from fedexp.config.compose import CONF, Composer
 from fedexp.sweep.jobs import sweeps
 
@@ -12,6 +13,11 @@ def composed(*words):
     """The config of a command line, not checked."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return COMPOSER(words)
+
+
+def checked(*words):
+    """The checked config of a command line that stands for one run."""
+    return fedexp.config.compose.composed(words, COMPOSER)
 
 
 def asked(*words):

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from composing import checked
 from options import ALGORITHMS, PARTS, WORDS, words_of
 from worlds import make_context, make_model, make_world, run_stages
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import build_algorithm, build_context, build_dataset
-from fedexp.config.compose import composed
 from fedexp.engine import client_rows
 from fedexp.round import one_round
 
@@ -105,7 +105,7 @@ def sealed_round(stage, state, ctx):
 
 def assert_needs_uploads_alone(words):
     """All that the State holds is what it is without the seals, to the bit."""
-    config, states = composed([*words, "rounds=3", "hardware.workers=1"]), []
+    config, states = checked(*words, "rounds=3", "hardware.workers=1"), []
     for more in ({}, {"step": sealed_round}):
         states.append(run_stages(build_algorithm(config), build_context(config, build_dataset(config)), **more)[0])
     expected, found = (dict(tree.leaves(state)) for state in states)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from hydra import initialize_config_dir
+from composing import composed
 from worlds import make_context, make_model, make_world, run_stages
 
 from fedexp.build import build_algorithm
-from fedexp.config.compose import CONF, Composer
+from fedexp.config.compose import CONF
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 
@@ -22,28 +22,22 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def compose():
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield Composer()
-
-
-@pytest.fixture(scope="module")
-def parts(compose):
+def parts():
     """The config of each part's options: a default one once, as every part has one."""
-    found = {("selection", "uniform"): compose([]).selection}
+    found = {("selection", "uniform"): composed().selection}
     for part in PARTS:
-        default = compose([])[part]
+        default = composed()[part]
         for option in sorted(path.stem for path in (CONF / part).glob("*.yaml")):
-            config = compose([f"{part}={option}"])[part]
+            config = composed(f"{part}={option}")[part]
             if config != default:
                 found[part, option] = config
     return found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_with_every_part(compose, parts, name):
+def test_with_every_part(parts, name):
     more = [word for start, words in SMALL.items() if name.startswith(start) for word in words]
-    config, trained = compose([f"algorithm={name}", *more]), []
+    config, trained = composed(f"algorithm={name}", *more), []
     for (part, option), held in parts.items():
         own = config.copy()
         own[part] = held

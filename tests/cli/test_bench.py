@@ -6,21 +6,18 @@ import re
 
 import pytest
 import torch
-from hydra import initialize_config_dir
+from composing import asked, checked, composed
 
 from fedexp.cli import bench, carry_out
 from fedexp.cli.bench import CASES, OurLoop, jobs_and_rounds, measure, peak_memory
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
-from fedexp.config.compose import CONF, Composer, composed
 from fedexp.errors import ConfigError
-from fedexp.sweep.jobs import sweeps
 
 SMALL = ["model.hidden=16", "partition=iid", "clients=10", "clients_per_round=10", "hardware=cpu", "tracking=none"]
 
 
 def config(*words):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return Composer()([*SMALL, *words])
+    return composed(*SMALL, *words)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +100,8 @@ def test_the_programs_of_one_run_refuse_a_sweep(capsys, program, words, said):
 
 def test_a_cell_of_a_table_is_one_run():
     """Its words say which table and scale it is of."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        words = sweeps(["+table=fedcat_3", "+scale=quick", "tracking=none"])[0].jobs[0].words
-    config = composed(words)
+    words = asked("+table=fedcat_3", "+scale=quick", "tracking=none")[0].jobs[0].words
+    config = checked(*words)
     assert (config.table.name, config.scale.name, config.rounds) == ("fedcat_3", "quick", 5)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.compose import CONF, Composer, word
 from fedexp.errors import ConfigError
@@ -52,6 +53,41 @@ def test_single_values_are_plain_ones_of_the_schema_s_types(composer):
 )  # fmt: skip
 def test_what_is_more_than_single_values_is_left_to_omegaconf(composer, words):
     assert composer.plain(words) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["paper=fedconcat", "dataset=fmnist", "partition=dir0.1", "algorithm=fedconcat_id"],
+        ["+table=fedcat_1"],
+        ["+scale=quick", "server_optimizer=adam", "compression=top_k", "clients=7", "~dataset.size"],
+    ],
+)
+def test_the_loader_composes_what_hydra_does(words):
+    """Value by value: its type, its flags and its place, too."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composer = Composer()
+        for _ in range(2):  # what was read once is not changed by what is composed of it
+            assert_same_nodes(composer._loader.compose(words), compose("config", overrides=words))
+
+
+def assert_same_nodes(found, expected):
+    assert type(found) is type(expected)
+    kept = [{**vars(node._metadata), "resolver_cache": None} for node in (found, expected)]  # ${now:} of Hydra's node
+    assert kept[0] == kept[1]
+    if not isinstance(expected, DictConfig) or expected._is_none():
+        assert found._value() == expected._value()
+        return
+    assert list(found) == list(expected)
+    for name in expected:
+        assert_same_nodes(found._get_node(name), expected._get_node(name))
+
+
+def test_hydra_s_own_keys_are_left_to_hydra(composer):
+    assert "hydra" not in composer.whole(["hydra.job.name=other", "clients=7"])
+    with pytest.raises(ConfigCompositionException, match=r"hydra\.nothing"):
+        composer.whole(["hydra.nothing=1"])
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from composing import checked
 from options import ALGORITHMS, words_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import gap, make_context, make_model, make_world, rounds, run_stages
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import build_algorithm, build_context, build_dataset
-from fedexp.config.compose import composed
 from fedexp.engine import Engine, Hardware, Local
 from fedexp.errors import ConfigError
 from fedexp.models import Model
@@ -65,7 +65,7 @@ def test_a_local_step_is_traced_whole(monkeypatch, name):
     words = [*words_of(name), "hardware.engine=vectorized", "hardware.precision=float64", "model.hidden=8"]
     states = []
     for compiled in ("false", "true"):
-        config = composed([*words, f"hardware.compile={compiled}"])
+        config = checked(*words, f"hardware.compile={compiled}")
         states.append(run_stages(build_algorithm(config), build_context(config, build_dataset(config)))[0])
     assert gap(*states) < 1e-9
 

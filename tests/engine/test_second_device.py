@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from composing import checked
 from options import ALGORITHMS, PARTS, WORDS, words_of
 from program import SMALL, metrics, run
 from second_device import DEVICE, second_device
@@ -11,7 +12,6 @@ from worlds import LOCAL, gap, make_context, make_model, make_world, play, round
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
-from fedexp.config.compose import composed
 from fedexp.config.schema import section
 from fedexp.engine import Hardware
 from fedexp.measure.evaluation import Evaluation
@@ -63,18 +63,18 @@ def assert_same_results_and_crossings(monkeypatch, config):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm(monkeypatch, name):
     on = {"fedprox": ["evaluate.on=train"], "fedper": ["evaluate.on=holdout"]}.get(name, [])
-    assert_same_results_and_crossings(monkeypatch, composed([*words_of(name), *MORE, *on]))
+    assert_same_results_and_crossings(monkeypatch, checked(*words_of(name), *MORE, *on))
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part(monkeypatch, part):
-    assert_same_results_and_crossings(monkeypatch, composed([*WORDS, *MORE, *part.split()]))
+    assert_same_results_and_crossings(monkeypatch, checked(*WORDS, *MORE, *part.split()))
 
 
 @pytest.mark.parametrize("words", ["clusamp", "feddyn", "fesem", "moon", "scaffold", "fedavg compression=top_k"])
 def test_clients_memory_on_the_cpu(monkeypatch, words):
     """hardware.client_memory=cpu: the same results, and all that is kept for every client is there."""
-    config = composed([*WORDS, *MORE, *f"algorithm={words}".split(), "rounds=4"])
+    config = checked(*WORDS, *MORE, *f"algorithm={words}".split(), "rounds=4")
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
     found, devices = [], []
     for place in ("device", "cpu"):
