@@ -226,7 +226,9 @@ def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path):
     job = start(tmp_path, *OFFLINE, *FEW, "rounds=40", "local.epochs=3")
     wait_for_rounds(tmp_path, 2, job)
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=60)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 143, said
+    assert "goes on from here" in said
     (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
     assert wandb_file.read(file)["exit"][0].exit_code != 0
 

@@ -178,7 +178,7 @@ def test_runs_that_another_process_is_at_are_waited_for(monkeypatch, tmp_path, c
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_sweep_stops_and_says_so(tmp_path, capfd, number):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the command `fedexp` begins with it
     try:
         process = start(tmp_path, *QUICK, "rounds=200")
     finally:
