@@ -35,7 +35,7 @@ from fedexp.report.any_runs import compare_runs
 from fedexp.report.comparison import compare
 from fedexp.report.dashboard import dashboard
 from fedexp.report.page import Page
-from fedexp.report.papers import paper_pages
+from fedexp.report.paper_pages import paper_pages
 from fedexp.report.runs import read
 from fedexp.report.writers import terminal, write
 from fedexp.sweep.jobs import Sweep, sweeps

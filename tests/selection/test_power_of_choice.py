@@ -192,7 +192,7 @@ def test_what_cannot_work_is_refused():
         """Any mechanism."""
 
     FedAvg(selection=Uniform(), privacy=Private()).check(context())
-    with pytest.raises(ConfigError, match=r"^privacy=Private: .*PowerOfChoice asks"):
+    with pytest.raises(ConfigError, match=r"^privacy=Private: .*answers to PowerOfChoice"):
         FedAvg(selection=PowerOfChoice(), privacy=Private()).check(context())
 
 

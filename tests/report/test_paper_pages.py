@@ -5,7 +5,7 @@ from composing import asked
 from recorded import leave_run
 
 from fedexp.cli import carry_out
-from fedexp.report.papers import paper_pages
+from fedexp.report.paper_pages import paper_pages
 from fedexp.report.runs import read
 
 ROWS = "^(mnist|cifar10) dir0.1"
