@@ -15,7 +15,7 @@ from fedexp.main import main
 
 SMALL = [
     "dataset=digits", "model=mcmahan_cnn", "model.hidden=16", "clients=20", "clients_per_round=4", "rounds=6",
-    "local.epochs=1", "local.batch_size=20", "hardware=cpu", "hardware.workers=1", "tracking=none",
+    "local.epochs=1", "local.batch_size=20", "hardware=cpu", "hardware.workers=1", "tracking=none", "pictures=false",
 ]  # fmt: skip
 # A data set whose rounds take a tenth of those of the digits, where it is of no account which one it is.
 FEW = ["dataset=made", "dataset.shape=[1,8,8]", "dataset.train=600", "dataset.test=60", "partition=classes2"]

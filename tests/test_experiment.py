@@ -23,7 +23,7 @@ def whole(tmp_path_factory):
     return root, returned(root, *EVERY_SECOND)
 
 
-EVERY_SECOND = ["evaluate.every=2", "targets=[0.05,0.999]"]
+EVERY_SECOND = ["evaluate.every=2", "targets=[0.05,0.999]", "pictures=true"]
 
 
 def returned(root, *words):
@@ -263,6 +263,16 @@ def test_pictures_and_tables_on_the_way(monkeypatch, tmp_path):
     words = ["algorithm=own", "algorithm._target_=telling.Telling", "artifacts_every=2", "rounds=5"]
     assert run(monkeypatch, tmp_path / "out", *words) == 0
     assert {path.stem for path in only_folder(tmp_path / "out").glob("round*.csv")} == {"round2", "round4", "round5"}
+
+
+def test_pictures_are_drawn_unless_they_are_not_wanted(monkeypatch, tmp_path):
+    """pictures=false; a run that goes on with them draws them."""
+    for rounds, pictures, expected in ((1, "false", []), (2, "true", ["confusion", "partition"])):
+        assert run(monkeypatch, tmp_path, *FEW, f"rounds={rounds}", f"pictures={pictures}") == 0
+        folder = only_folder(tmp_path)
+        for kind in ("png", "pdf"):
+            assert sorted(path.stem for path in folder.glob(f"*.{kind}")) == expected
+        assert {path.stem for path in folder.glob("*.csv")} >= {"confusion", "partition", "class_accuracy"}
 
 
 def test_a_model_that_has_not_learned_is_said(monkeypatch, tmp_path, capfd):

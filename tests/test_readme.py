@@ -1,5 +1,6 @@
 """README.md: its command lines compose, and `make run` ends as it prints."""
 
+import json
 import os
 import re
 import shlex
@@ -8,11 +9,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from hydra import initialize_config_dir
 
 from fedexp.config.compose import CONF, Composer
+from fedexp.record.display import Display
 from fedexp.sweep.jobs import sweeps
 
 README = Path(__file__).parent.parent / "README.md"
@@ -81,6 +84,25 @@ def test_all_of_them_are_found():
     assert any("+table=fedcat_1" in words for words in found)
 
 
+COMMAND_OF_MAKE_RUN = re.search(r"make run +# .*: (python -m fedexp .*)", README.read_text())[1]
+PRINTED = re.search(r"`make run` ends with:\n\n((?: {4}.*\n)+)", README.read_text())[1]
+PUBLISHED = README.parent / "outputs" / "published"
+
+
+def test_make_run_s_end_is_that_of_the_published_run(composer, capsys):
+    """Its folder in outputs/published is the one that the command names, and holds the numbers that are printed."""
+    assert f"$(BIN)/{COMMAND_OF_MAKE_RUN}\n" in (README.parent / "Makefile").read_text()
+    lines = textwrap.dedent(PRINTED).splitlines()
+    folder = PUBLISHED / Path(lines[-1]).name
+    (sweep,) = sweeps(shlex.split(COMMAND_OF_MAKE_RUN)[3:], composer)
+    assert folder.name.endswith(f"-{sweep.jobs[0].fingerprint}")
+    result = json.loads((folder / "result.json").read_text())
+    display = Display(result["rounds"], result["rounds"] - 1)
+    display.advance(pd.read_csv(folder / "metrics.csv").iloc[-1].to_dict())
+    display.summary(folder.name, result)
+    assert [*capsys.readouterr().out.splitlines(), f"outputs/{folder.name}"] == lines
+
+
 ROUNDING = 8  # of 360 test examples: see test_make_run_ends_as_printed
 
 
@@ -89,6 +111,7 @@ def rows(said):
     return dict(re.findall(r"^ *│ (.*?) +│ (.*?) +│$", said, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_make_run_ends_as_printed(tmp_path):
     """The command that README.md names first, run as it stands but for where it writes.
 
@@ -96,19 +119,15 @@ def test_make_run_ends_as_printed(tmp_path):
     (SSE4.1, AVX), with the cohort as one stack and in float64 no accuracy of the last 30 rounds was more than 4 of
     the 360 test examples away from the printed run's, and the final one 1. Twice the most is allowed.
     """
-    text = README.read_text()
-    command = re.search(r"make run +# .*: (python -m fedexp .*)", text)[1]
-    assert f"$(BIN)/{command}\n" in (README.parent / "Makefile").read_text()
-    printed = re.search(r"`make run` ends with:\n\n((?: {4}.*\n)+)", text)[1]
-    words = [sys.executable, *shlex.split(command)[1:], f"output_root={tmp_path}"]
+    words = [sys.executable, *shlex.split(COMMAND_OF_MAKE_RUN)[1:], f"output_root={tmp_path}"]
     environment = os.environ | {"WANDB_MODE": "disabled"}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    lines = [line.strip() for line in printed.splitlines()]
+    lines = [line.strip() for line in PRINTED.splitlines()]
     assert lines[-1] == f"outputs/{folder.name}", "the fingerprint"
     assert lines[1] == folder.name
-    found, expected = rows(done.stdout), rows(printed)
+    found, expected = rows(done.stdout), rows(PRINTED)
     assert found.keys() == expected.keys()
     exact = ("status", "rounds", "bytes up", "bytes down", "emd")
     assert {name: found[name] for name in exact} == {name: expected[name] for name in exact}

@@ -154,7 +154,7 @@ WARM_UP = ["algorithm=fedavg_pretrained", "algorithm.pretraining_epochs=150", "m
 
 def test_sigterm_in_a_warm_up_exits_with_143(monkeypatch, tmp_path):
     job = fork(tmp_path, *WARM_UP)
-    while not list(tmp_path.glob("*/partition.png")):
+    while not list(tmp_path.glob("*/partition.csv")):
         time.sleep(0.05)
     time.sleep(0.5)
     os.kill(job.pid, signal.SIGTERM)

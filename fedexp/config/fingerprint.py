@@ -19,7 +19,7 @@ from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, cons
 from fedexp.config.settings import Hardware, Local
 
 # Where a run is carried out and tracked, and what is written where and when.
-CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "artifacts_every")
+CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "pictures", "artifacts_every")
 # Keys that cannot change a result, except by continuing the run.
 _WITHOUT_EFFECT = (*CIRCUMSTANCES, "paper", "table", "scale", "sweep", "rounds", "metric")
 _OF_HARDWARE = ("precision", "convolution", "compile")  # keys of hardware that can change a result

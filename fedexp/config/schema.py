@@ -89,6 +89,7 @@ class Settings:
     reference_rounds: Annotated[int | None, AtLeast(1)] = MISSING
     output_root: str = MISSING
     checkpoint_seconds: Annotated[float, AtLeast(0)] = MISSING
+    pictures: bool = MISSING
     artifacts_every: Annotated[int, AtLeast(0)] = MISSING
     metric: str | None = None
     paper: str | None = None

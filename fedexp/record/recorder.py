@@ -99,19 +99,21 @@ class Recorder:
             return
         folder = self.folder
         self._try("config.yaml", folder.write_config)
-        if state is None or not all((folder.path / f"partition.{kind}").exists() for kind in ("csv", "png", "pdf")):
+        kinds = ("csv", "png", "pdf") if self.config.pictures else ("csv",)
+        if state is None or not all((folder.path / f"partition.{kind}").exists() for kind in kinds):
             counts = self.world.label_counts
             self.write({"partition": partition.table(counts, self.class_names)})
-            picture = _partition_drawn(tuple(map(tuple, counts.tolist())), self._partition_title())
-            self._try("partition.png", folder.write_picture, "partition", picture)
+            if self.config.pictures:
+                picture = _partition_drawn(tuple(map(tuple, counts.tolist())), self._partition_title())
+                self._try("partition.png", folder.write_picture, "partition", picture)
         if state is None:
             (folder.path / "metrics.csv").unlink(missing_ok=True)  # left by an attempt of which nothing else remains
         else:
             self._try("metrics.csv", folder.write_metrics, self.history.rows)
         self.tracker.start(self.config, folder.path, folder.fingerprint)
-        if state is None:
+        if state is None and self.config.pictures:
             self.tracker.picture("partition", folder.path / "partition.png")
-        else:
+        if state is not None:
             log.info("going on after round %d", state["round"])
 
     def _partition_title(self) -> str:
@@ -149,10 +151,12 @@ class Recorder:
             self.save(state, reference)
 
     def write(self, artifacts: Artifacts) -> None:
-        """Write pictures and tables, by file name."""
+        """Write tables and, unless pictures=false, pictures, by file name."""
         for name, content in artifacts.items():
-            kind = "csv" if isinstance(content, pd.DataFrame) else "png"
-            self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
+            if isinstance(content, pd.DataFrame):
+                self._try(f"{name}.csv", self.folder.write_artifact, name, content)
+            elif self.config.pictures:
+                self._try(f"{name}.png", self.folder.write_artifact, name, content)
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
         """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is
@@ -164,7 +168,8 @@ class Recorder:
         names = self.class_names or [str(label) for label in range(self.world.classes)]
         self.write({"confusion": confusion.table(answers, names)})
         self.write({"class_accuracy": confusion.per_class(answers, names), **artifacts})
-        self.write({"confusion": confusion.picture(answers, names)})
+        if self.config.pictures:
+            self.write({"confusion": confusion.picture(answers, names)})
         self._again()
         if missing := self.unsaved.keys() - {_CHECKPOINT}:
             raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_ROOM}")

@@ -87,7 +87,7 @@ def test_what_is_at_its_default_is_no_part_of_a_name():
         (["dataset=mnist", "dataset.transform.mean=[0]"], ["dataset=mnist", "dataset.transform.mean=[0.0]"]),
         (["partition.holdout=0"], []), (["rounds=61"], []), (["hardware=cpu"], []), (["hardware.workers=1"], []),
         (["tracking=none"], []), (["output_root=/elsewhere"], []), (["checkpoint_seconds=1"], []),
-        (["artifacts_every=3"], []), (["selection=uniform"], []), (["compression=none"], []), (["privacy=none"], []),
+        (["artifacts_every=3"], []), (["pictures=false"], []), (["selection=uniform"], []), (["compression=none"], []), (["privacy=none"], []),
         (["algorithm=fedprox", "algorithm.mu=0.01"], ["algorithm=fedprox", "~algorithm.mu"]),
         (["dataset=mnist", "dataset.root=a"], ["dataset=mnist", "dataset.root=b"]),
         (["dataset=cifar10_jpeg", "dataset.root=a"], ["dataset=cifar10_jpeg", "dataset.root=b"]),

@@ -26,7 +26,7 @@ class Mine(Tracker):
 
 def test_every_number_by_round_and_the_pictures_at_the_end(monkeypatch, tmp_path):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    assert run(monkeypatch, tmp_path, *SMALLEST, "rounds=2", "tracking=tensorboard") == 0
+    assert run(monkeypatch, tmp_path, *SMALLEST, "rounds=2", "tracking=tensorboard", "pictures=true") == 0
     found = loader.EventAccumulator(str(only_folder(tmp_path) / "tensorboard"))
     found.Reload()
     table = pd.read_csv(only_folder(tmp_path) / "metrics.csv")
