@@ -28,7 +28,8 @@ def values(records):
 
 
 def test_an_offline_run(monkeypatch, tmp_path, capfd):
-    assert run(monkeypatch, tmp_path, *OFFLINE, "rounds=3", "algorithm=scaffold", "tracking.model=true", "pictures=true") == 0
+    words = [*OFFLINE, "rounds=3", "algorithm=scaffold", "tracking.model=true", "pictures=true"]
+    assert run(monkeypatch, tmp_path, *words) == 0
     assert "wandb sync" in capfd.readouterr().out
     (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
     records = wandb_file.read(file)
