@@ -1,5 +1,6 @@
 """Tests import their small worlds from worlds.py beside this file."""
 
+import gc
 import os
 import random
 import sys
@@ -31,6 +32,13 @@ _LONGEST = (
 def pytest_collection_modifyitems(items):
     """The longest files first: the core that took one of them last would keep the others waiting."""
     items.sort(key=lambda item: item.path.name not in _LONGEST)
+
+
+def pytest_collection_finish():
+    """Look for garbage less often, and not among what has been imported: a twentieth of the time of all tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture

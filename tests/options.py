@@ -1,5 +1,6 @@
 """Every option of conf/algorithm and of its parts, as small a run as it goes."""
 
+import pytest
 from program import SMALL
 
 from fedexp.config.compose import CONF
@@ -17,6 +18,11 @@ _MORE = {
     "fedavg_pretrained": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
 }
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
+_COMPOSED = {  # of FedAvg and a part, or of FedConcat with other values: what they are made of has tests of its own
+    "clusamp", "fedadagrad", "fedadam", "fedavgm", "fedyogi", "power_of_choice",
+    "fedconcat_balanced", "fedconcat_dp", "fedconcat_ib", "fedconcat_id_balanced",
+}  # fmt: skip
+CASES = [pytest.param(name, marks=pytest.mark.slow) if name in _COMPOSED else name for name in ALGORITHMS]
 _WITH = {  # of parts
     "full": "clients_per_round=5", "adaptive_clipping": "privacy.noise_multiplier=0.1",
     "devices": "system.dropout=0.3 system.deadline=1.5", "stragglers": "local.steps=2",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from composing import composed
 from hydra import initialize_config_dir
-from program import only_folder, result, run, start
+from program import FEW, only_folder, result, run
 
 import fedexp
 from fedexp.build import construct
@@ -279,10 +279,9 @@ def test_bash_completes_the_installed_command(tmp_path):
     assert said[1] == said[2] != ""
 
 
-def test_multirun_leaves_a_folder_a_job(tmp_path):
-    job = start(tmp_path, "--multirun", "algorithm=fedavg,fedcat", "rounds=2")
-    output, _ = job.communicate(timeout=300)
-    assert job.returncode == 0, output
+def test_multirun_leaves_a_folder_a_job(monkeypatch, tmp_path, capfd):
+    assert run(monkeypatch, tmp_path, *FEW, "--multirun", "algorithm=fedavg,fedcat", "rounds=2") == 0
+    output = capfd.readouterr().out
     names = sorted(path.name.split("-")[3] for path in tmp_path.iterdir() if not path.name.startswith("."))
     assert names == ["fedavg", "fedcat"]
     end = output.partition("2 done now")[2]

@@ -100,10 +100,15 @@ _STAGES = ["algorithm.encoder_rounds=6", "rounds=16"]  # of FedConcat: 6 rounds 
     [
         (["algorithm=fedavg", "hardware.workers=2"], 2, 5),
         (["algorithm=fedcat"], 2, 5),  # most likely in the middle of a cycle
-        (["algorithm=fedper", "server_optimizer=adam", "compression=top_k"], 2, 5),
-        (["algorithm=fedconcat_id", "algorithm.clustering.random_inputs=200", *_STAGES], 1, 1),
         (["algorithm=fedconcat", *_STAGES], 7, 11),
         # Each algorithm's own test resumes it from a checkpoint, without a kill.
+        pytest.param(["algorithm=fedper", "server_optimizer=adam", "compression=top_k"], 2, 5, marks=pytest.mark.slow),
+        pytest.param(
+            ["algorithm=fedconcat_id", "algorithm.clustering.random_inputs=200", *_STAGES],
+            1,
+            1,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(["algorithm=scaffold"], 2, 5, marks=pytest.mark.slow),
         pytest.param(["algorithm=fedgen", "algorithm.server_steps=5"], 2, 5, marks=pytest.mark.slow),
         pytest.param(["algorithm=clusamp"], 2, 5, marks=pytest.mark.slow),

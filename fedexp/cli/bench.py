@@ -63,7 +63,7 @@ CASES = {
     ],
 }  # fmt: skip
 # Keys on which a run's speed hardly depends: runs that differ in these alone are timed once.
-_ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds")
+_ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds", "pictures")
 
 
 class OurLoop:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from composing import composed
+from options import CASES
 from worlds import make_context, make_model, make_world, run_stages
 
 from fedexp.build import build_algorithm
@@ -11,7 +12,6 @@ from fedexp.engine import Local
 from fedexp.errors import ConfigError
 
 PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")
-ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
 SMALL = {
     "fedconcat": ["algorithm.encoder_rounds=1"],
     "fedconcat_id": ["algorithm.clustering.random_inputs=20"],
@@ -34,7 +34,7 @@ def parts():
     return found
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CASES)
 def test_with_every_part(parts, name):
     more = [word for start, words in SMALL.items() if name.startswith(start) for word in words]
     config, trained = composed(f"algorithm={name}", *more), []

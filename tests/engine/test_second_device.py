@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from composing import checked
-from options import ALGORITHMS, PARTS, WORDS, words_of
+from options import CASES, PARTS, WORDS, words_of
 from program import SMALL, metrics, run
 from second_device import DEVICE, second_device
 from worlds import LOCAL, gap, make_context, make_model, make_world, play, rounds, run_stages
@@ -60,7 +60,7 @@ def assert_same_results_and_crossings(monkeypatch, config):
     assert not many - few
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CASES)
 def test_every_algorithm(monkeypatch, name):
     on = {"fedprox": ["evaluate.on=train"], "fedper": ["evaluate.on=holdout"]}.get(name, [])
     assert_same_results_and_crossings(monkeypatch, checked(*words_of(name), *MORE, *on))
