@@ -3,8 +3,9 @@
     python -m fedexp report table=fedcat_1                  a table, with all runs in outputs/
     python -m fedexp report table=fedcat_1 rounds=50        runs of another protocol: the sweep's own overrides
     python -m fedexp report table=fedcat_1 +scale=quick
-    python -m fedexp report outputs/                        any runs, by the keys in which they differ; and the tables
-                                                            of each paper whose protocol some of them follow
+    python -m fedexp report outputs/                        any runs, by the keys in which they differ, a page for each
+                                                            data set; and the tables of each paper whose protocol some
+                                                            of them follow
     python -m fedexp report outputs/ baseline=fedavg target=0.8
     python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or describe it; writes no files
 
@@ -31,7 +32,7 @@ from fedexp.config.compose import CONF
 from fedexp.config.words import parsed
 from fedexp.errors import ConfigError, require
 from fedexp.record.terminal import log_to_terminal
-from fedexp.report.any_runs import compare_runs
+from fedexp.report.any_runs import by_data_set
 from fedexp.report.comparison import compare
 from fedexp.report.dashboard import dashboard
 from fedexp.report.page import Page
@@ -110,11 +111,12 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
     runs = read(*folders)
     if not runs:
         raise ConfigError("words", " ".join(map(str, folders)), "no runs there")
-    to_papers, to_runs = (to, to) if to is not None else (folders[0] / "reports", folders[0] / "reports" / "runs")
-    _write(compare_runs(runs, **asked), to_runs)
+    reports, pages = to or folders[0] / "reports", by_data_set(runs, **asked)
+    for page in pages:
+        _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
     asked_of_all = {**asked, "baseline": None}  # the baseline asked for need not be in a paper's tables
     for page in paper_pages(runs, **asked_of_all):
-        _write(page, to_papers / page.name)
+        _write(page, reports / page.name)
 
 
 def _tables(

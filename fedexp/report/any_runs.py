@@ -6,6 +6,7 @@ from statistics import fmean
 
 import pandas as pd
 
+from fedexp.errors import ConfigError
 from fedexp.report import curves, maps
 from fedexp.report.groups import Group, draws, grouped
 from fedexp.report.page import Page, Picture
@@ -41,6 +42,31 @@ def compare_runs(
     page.pictures = [*_curves(groups), *([both] if both else []), *_partitions(groups)]
     page.records = _records(groups, found)
     return page
+
+
+def by_data_set(
+    runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
+) -> list[Page]:
+    """`compare_runs` of each data set's runs, a page each: no accuracies on different data sets stand in one table.
+    Raises ConfigError for a baseline that no data set's runs have."""
+    parts: dict[str, list[Recorded]] = {}
+    for run in runs:
+        parts.setdefault(run.data, []).append(run)
+    if len(parts) == 1:
+        return [compare_runs(runs, targets=targets, baseline=baseline)]
+    pages, refused = [], []
+    for data, own in sorted(parts.items()):
+        name = f"runs_{_stem(data)}"
+        try:
+            page = compare_runs(own, name, targets, baseline)
+        except ConfigError as error:
+            refused.append(error)
+            page = compare_runs(own, name, targets)
+        page.title = f"{data}: {page.title}"
+        pages.append(page)
+    if len(refused) == len(pages):
+        raise refused[0]
+    return pages
 
 
 def _ranked(groups: list[Group]) -> list[Group]:

@@ -87,6 +87,19 @@ def test_the_command_writes_every_format(outputs, capsys):
     assert report(outputs) == 0  # a report is no run
 
 
+def test_the_command_writes_a_folder_for_each_data_set(outputs, capsys):
+    (sweep,) = asked("dataset=mnist", f"output_root={outputs}")
+    leave_run(sweep.jobs[0], [0.7])
+    for words, to in (
+        ([outputs], outputs / "reports"),
+        ([outputs, "--to", outputs / "elsewhere"], outputs / "elsewhere"),
+    ):
+        assert report(*words) == 0
+        for name in ("runs_digits", "runs_mnist"):
+            assert (to / name / f"{name}.md").exists()
+    assert "mnist: 1 runs" in capsys.readouterr().out
+
+
 def test_the_command_reports_a_table(tmp_path, capsys):
     (sweep,) = asked("+table=fedcat_3", f"output_root={tmp_path}")
     leave_run(sweep.jobs[0], [0.51])

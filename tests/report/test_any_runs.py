@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedexp.config.saved import saved
 from fedexp.errors import ConfigError
-from fedexp.report.any_runs import compare_runs
+from fedexp.report.any_runs import by_data_set, compare_runs
 from fedexp.report.html import html
 from fedexp.report.page import NOTHING
 from fedexp.report.runs import read
@@ -305,6 +305,33 @@ SPOILT = [
     ("config.yaml", lambda text: text + b"extra: &x [1]\nmore: [*x, *x]\n", "config.yaml cannot be read"),
     ("result.json", lambda text: text.replace(b'"best_accuracy"', b'"best_accuracy": NaN, "x"'), "best_accuracy"),
 ]
+
+
+def test_each_data_set_has_a_page_of_its_own(tmp_path):
+    for words in (["algorithm=fedavg,fedcat"], ["dataset=mnist", "algorithm=fedprox", "local.lr=0.1,0.2"]):
+        (sweep,) = asked(*words, f"output_root={tmp_path}")
+        for job in sweep.jobs:
+            leave_run(job, [0.5])
+    pages = by_data_set(read(tmp_path))
+    assert [(page.name, page.title) for page in pages] == [
+        ("runs_digits", "digits: 2 runs, 2 settings"), ("runs_mnist", "mnist: 2 runs, 2 settings"),
+    ]  # fmt: skip
+    assert [sorted(labels(page)) for page in pages] == [["fedavg", "fedcat"], ["lr=0.1", "lr=0.2"]]
+    (page,) = by_data_set([run for run in read(tmp_path) if run.data == "digits"])
+    assert page.name == "runs"
+
+
+def test_a_baseline_is_one_of_some_data_set_s_runs(tmp_path):
+    for words in (["algorithm=fedavg,fedcat"], ["dataset=mnist", "algorithm=fedprox,fedavg"]):
+        (sweep,) = asked(*words, f"output_root={tmp_path}")
+        for job in sweep.jobs:
+            leave_run(job, [0.5])
+    pages = by_data_set(read(tmp_path), baseline="fedprox")
+    assert [[sheet.title for sheet in page.sheets if "less that of" in sheet.title] for page in pages] == [
+        ["Final accuracy less that of fedavg"], ["Final accuracy less that of fedprox"],
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="baseline=moon"):
+        by_data_set(read(tmp_path), baseline="moon")
 
 
 @pytest.mark.parametrize(("name", "change", "said"), SPOILT, ids=[f"{name} {said}" for name, _, said in SPOILT])
