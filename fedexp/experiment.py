@@ -28,7 +28,8 @@ from fedexp.round import begin, one_round
 
 
 def run(config: DictConfig) -> dict[str, Any]:
-    """Carry out one run, or find that it has finished before; returns its result.json. Raises Interrupted on a signal.
+    """Carry out one run, or find that it has finished before; returns its result.json. Raises Interrupted on a signal,
+    with what went wrong as its cause if the run failed all the same.
 
     Called again with the same config, it finds a finished run and resumes an unfinished one from where it was saved.
     With more rounds it continues the run; with fewer it finds the result after exactly that many. Where torchrun has
@@ -38,7 +39,12 @@ def run(config: DictConfig) -> dict[str, Any]:
     with ranks.joined(device), ExitStack() as held, Stop() as stop:
         ranks.agreed(lambda: held.enter_context(folder) if launch.is_first() else None)
         found = ranks.from_first(lambda: folder.finished(config.rounds), device)
-        result = found or _carried_out(config, folder, stop)
+        try:
+            result = found or _carried_out(config, folder, stop)
+        except Exception as error:
+            if stop() and not isinstance(error, Interrupted):  # a sweep must not begin its next run
+                raise Interrupted(stop.signal) from error
+            raise
         if launch.is_first():
             display = Display(config.rounds, config.rounds)
             display.summary(_found(folder, result) if found else folder.path.name, result)

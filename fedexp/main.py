@@ -1,5 +1,6 @@
 """The command line: compose the config, check it, build and run."""
 
+import logging
 import os
 import sys
 import traceback
@@ -29,6 +30,8 @@ from fedexp.record.folder import RunFolder
 from fedexp.record.result import value
 from fedexp.record.terminal import lasting_output
 from fedexp.sweep.sweeper import FedexpSweeper  # which conf/hydra/sweeper names
+
+log = logging.getLogger(__name__)
 
 
 @lasting_output()
@@ -104,6 +107,9 @@ def entry(config: DictConfig) -> Any:
         result = run(config)
         return value(result, config.metric) if searched else result
     except Exception as error:
+        if isinstance(error, Interrupted) and error.__cause__ is not None:
+            log.error("the run failed as it was asked to end: %s", error.__cause__)
+            _leave(error.__cause__, config, always=not alone)
         if alone and isinstance(error, ConfigError | Busy | Interrupted | Unsaved | WorkerDied):
             sys.exit(say(error))  # past Hydra, which would show a traceback
         if not isinstance(error, Busy | Interrupted):
@@ -117,7 +123,7 @@ def _is_dry(words: Sequence[str]) -> bool:
     return "--dry-run" in words or (bool(sweeps) and any(word.startswith(("--cfg", "-c")) for word in words))
 
 
-def _leave(error: Exception, config: DictConfig, always: bool) -> None:
+def _leave(error: BaseException, config: DictConfig, always: bool) -> None:
     """Write the error into the run's folder, if there is one. always: even if there is none yet, because a sweep's run
     may leave no other trace."""
     folder = RunFolder(config)

@@ -195,6 +195,29 @@ def test_an_interrupted_sweep_stops_and_says_so(tmp_path, capfd, number):
     assert len(list(tmp_path.glob("*/result.json"))) == 1
 
 
+FAILING = """
+import os, signal
+from fedexp.algorithms.fedavg import FedAvg
+
+class Failing(FedAvg):
+    def artifacts(self, state, ctx):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("no artifacts today")
+"""
+
+
+def test_a_run_that_fails_as_it_is_asked_to_end_ends_its_sweep_too(tmp_path, monkeypatch):
+    (tmp_path / "failing.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ["algorithm=own", "algorithm._target_=failing.Failing", "rounds=1"]
+    code, said = sweep(tmp_path / "out", *SMALL, *FEW, *own, "seed=0,1")
+    assert code == 143, said
+    assert "the run failed as it was asked to end: no artifacts today" in said
+    assert "stopped: 0 done now, 0 finished before" in said
+    (error,) = (tmp_path / "out").glob("*/error.txt")
+    assert error.read_text().rstrip().endswith("RuntimeError: no artifacts today")
+
+
 def test_a_table_needs_multirun(tmp_path):
     code, said = carried_out("+table=fedcat_1", *EVERYWHERE, f"output_root={tmp_path}")
     assert code == 2
