@@ -167,9 +167,10 @@ def _one_stage(
     speeds: list[list[float]] = []
     times: list[float] = []
     for number in range(rounds):
-        took = [(loop, seconds(loop.round)) for loop in loops]
-        speeds.append([loop.examples / each for loop, each in took])
-        times.append(took[-1][1])
+        first = number % len(loops)  # another one each time, so that none is always measured behind the same other
+        took = {loop: seconds(loop.round) for loop in [*loops[first:], *loops[:first]]}
+        speeds.append([loop.examples / took[loop] for loop in loops])
+        times.append(took[ours])
         print(f"  round {number + 1} of {rounds}: {times[-1]:.2f} s", flush=True)
     return speeds, statistics.median(times), evaluation
 
