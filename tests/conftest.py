@@ -20,13 +20,9 @@ with suppress(ImportError):  # of the extras [privacy] and [tensorboard]
     get_absl_handler().python_handler.setStream(sys.__stderr__)
 
 _LONGEST = (
-    "test_experiment.py",
-    "test_resume.py",
-    "test_checkpoint.py",
-    "test_golden.py",
-    "test_sweep.py",
-    "test_published.py",
-)
+    "test_golden.py", "test_second_device.py", "test_published.py", "test_main.py", "test_resume.py",
+    "test_sweeper.py", "test_every_combination.py", "test_wandb.py", "test_bench.py", "test_experiment.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
