@@ -12,7 +12,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values, declared
+from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values
 from fedexp.config.options import elsewhere
 from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
@@ -47,6 +47,9 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluate")
+
+
+_SECTIONS: dict[str, type] = {"local": Local, "hardware": Hardware, "evaluate": Evaluate}
 
 
 def _schema(settings: type) -> type:
@@ -103,9 +106,7 @@ ConfigStore.instance().store(name="schema", node=Settings)
 
 def section(config: DictConfig, name: str) -> Any:
     """The Local, Hardware or Evaluate of a config. Raises ConfigError for a value out of bounds."""
-    kind = {"local": Local, "hardware": Hardware, "evaluate": Evaluate}[name]
-    plain: Any = OmegaConf.to_container(config[name], resolve=True)
-    return kind(**plain)
+    return _SECTIONS[name](**_plain(config[name], resolve=True))
 
 
 def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
@@ -138,42 +139,37 @@ OmegaConf.register_new_resolver("called", called, replace=True)
 
 def check(config: DictConfig) -> None:
     """Raise ConfigError for any value or combination that cannot work, before anything is built."""
-    check_keys(config)
+    check_plain_keys(_plain(config, resolve=False))
     try:
-        for key in sorted(OmegaConf.missing_keys(config)):
-            raise ConfigError(key, None, "must be given")
-        _check_plain(OmegaConf.to_container(config, resolve=True), "")
+        plain = _plain(config, resolve=True)
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
         raise ConfigError(error.full_key, None, reason) from error
-    check_values(Settings, {name: config[name] for name in declared(Settings)}, "")
-    require(
-        config.clients_per_round <= config.clients, "clients_per_round", config.clients_per_round,
-        f"must be at most clients={config.clients}",
-    )  # fmt: skip
-    for target in config.targets:
+    _check_plain(plain, "")
+    check_values(Settings, plain, "")
+    cohort, clients = plain["clients_per_round"], plain["clients"]
+    require(cohort <= clients, "clients_per_round", cohort, f"must be at most clients={clients}")
+    for target in plain["targets"]:
         require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
-    for name in ("local", "hardware", "evaluate"):
-        section(config, name)
-    for group in GROUPS:
-        check_arguments(group, config[group], GIVEN[group])
-    for group in (*PARTS, "tracking"):
-        check_arguments(group, config[group], set())
-    _check_measures(config)
+    for name, kind in _SECTIONS.items():
+        kind(**plain[name])
+    for group in (*GROUPS, *PARTS, "tracking"):
+        check_arguments(group, plain[group], GIVEN.get(group, set()))
+    _check_measures(plain)
 
 
-def check_keys(config: DictConfig) -> None:
+def _plain(config: DictConfig, resolve: bool) -> dict[str, Any]:
+    """The config as nested dicts and lists, which are much faster to read."""
+    found: Any = OmegaConf.to_container(config, resolve=resolve)
+    return found
+
+
+def check_plain_keys(config: dict[str, Any]) -> None:
     """Raise ConfigError for a key that the schema lacks (+ and ++ can add one, but nothing would read it), and for a
     key of the schema that has been removed (~).
 
     The keys within groups depend on their constructors: see check_arguments.
     """
-    plain: Any = OmegaConf.to_container(config)
-    check_plain_keys(plain)
-
-
-def check_plain_keys(config: dict[str, Any]) -> None:
-    """The same for a plain config."""
     _check_keys(config, Settings, "")
 
 
@@ -203,13 +199,16 @@ def _check_keys(node: dict[str, Any], schema: type, before: str) -> None:
 
 
 def _check_plain(value: Any, key: str) -> None:
-    """Raise ConfigError for a number that no setting can have: not finite, or of more than 63 bits."""
+    """Raise ConfigError for a value that is missing, and for a number that no setting can have: not finite, or of more
+    than 63 bits."""
     if isinstance(value, dict):
         for name, each in value.items():
             _check_plain(each, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list):
         for each in value:
             _check_plain(each, key)
+    elif value == MISSING:
+        raise ConfigError(key, None, "must be given")
     elif isinstance(value, float):
         require(isfinite(value), key, value, "must be finite")
     elif isinstance(value, int):
@@ -221,18 +220,18 @@ def _types(schema: Any) -> dict[str, Any]:
     return get_type_hints(schema)
 
 
-def _check_measures(config: DictConfig) -> None:
-    for name, path in config.measures.items():
+def _check_measures(config: dict[str, Any]) -> None:
+    for name, path in config["measures"].items():
         if path is None:
             continue
         found = located(f"measures.{name}", path)
         require(callable(found), f"measures.{name}", path, "must name a function, e.g. package.module.name")
-    rounds = config.reference_rounds
+    rounds = config["reference_rounds"]
     require(
-        rounds is None or config.reference is not None, "reference_rounds", rounds,
+        rounds is None or config["reference"] is not None, "reference_rounds", rounds,
         "there is no reference to stop; add reference=centralized, or leave this null",
     )  # fmt: skip
-    holdout = config.partition.get("holdout")
+    holdout, evaluate = config["partition"].get("holdout"), config["evaluate"]
     noise, skew = (of_fedexp(config, "partition", name) for name in ("noise", "quantity_skew"))
     require(_is_number(holdout) and 0 <= holdout < 1, "partition.holdout", holdout, "must be in [0, 1)")
     require(_is_number(noise) and noise >= 0, "partition.noise", noise, "must be at least 0")
@@ -240,12 +239,12 @@ def _check_measures(config: DictConfig) -> None:
         skew is None or (_is_number(skew) and skew > 0), "partition.quantity_skew", skew, "must be above 0, or null"
     )
     require(
-        holdout > 0 or config.evaluate.on != "holdout" or config.evaluate.clients == "none", "evaluate.on", "holdout",
+        holdout > 0 or evaluate["on"] != "holdout" or evaluate["clients"] == "none", "evaluate.on", "holdout",
         "nothing is held out; add partition.holdout=0.2, for example",
     )  # fmt: skip
 
 
-def of_fedexp(config: DictConfig, group: str, name: str) -> Any:
+def of_fedexp(config: Mapping[str, Any] | DictConfig, group: str, name: str) -> Any:
     """The value of a group's key that fedexp reads itself; its default where an earlier version's config lacks it."""
     return config[group].get(name, OF_FEDEXP[group][name])
 
@@ -274,12 +273,13 @@ def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
             raise ConfigError(key, node[name], f"no such key; {others}{here}".removesuffix("; "))
 
 
-def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
-    """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type."""
+def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> None:
+    """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type. node: the
+    group, resolved."""
     check_names(group, node, given)
     target = constructor(group, node.get("_target_"))
     parameters = _parameters(group, target)
-    own = {name: value for name, value in arguments(node).items() if name not in OF_FEDEXP.get(group, ())}
+    own = _arguments(node, group)
     for name, parameter in parameters.items():
         missing = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         if missing and name not in given and name not in own:
@@ -288,7 +288,7 @@ def check_arguments(group: str, node: DictConfig, given: set[str]) -> None:
     check_values(target, own, group)
     for name, value in own.items():
         if isinstance(value, dict) and "_target_" in value:  # a constructor within the group, which is given the same
-            check_arguments(f"{group}.{name}", OmegaConf.create(value), given)
+            check_arguments(f"{group}.{name}", value, given)
 
 
 def constructor(group: str, target: str | None) -> Any:
@@ -357,6 +357,9 @@ def _refused(name: str, hint: Any, value: Any) -> OmegaConfBaseException | None:
 
 def arguments(node: DictConfig) -> dict[str, Any]:
     """The constructor's arguments of a group, as plain values."""
-    plain: Any = OmegaConf.to_container(node, resolve=True)
-    others = (*_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(str(node._key()), ()))
+    return _arguments(_plain(node, resolve=True), str(node._key()))
+
+
+def _arguments(plain: Mapping[str, Any], group: str) -> dict[str, Any]:
+    others = (*_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(group, ()))
     return {key: value for key, value in plain.items() if key not in others}
