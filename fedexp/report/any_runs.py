@@ -28,7 +28,7 @@ def compare_runs(
     """
     runs = distinct(sorted(runs, key=lambda run: not run.complete))
     groups = _ranked(grouped(runs))
-    page = Page(name, f"{len(runs)} runs, {len(groups)} settings")
+    page = Page(name, f"{counted(len(runs), 'run')}, {counted(len(groups), 'setting')}")
     keys = list(dict.fromkeys(key for group in groups for key in group.keys))
     together = " and ".join(draws(runs)) or "their seed"
     page.lead = [
@@ -42,6 +42,11 @@ def compare_runs(
     page.pictures = [*_curves(groups), *([both] if both else []), *_partitions(groups)]
     page.records = _records(groups, found)
     return page
+
+
+def counted(number: int, thing: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def by_data_set(

@@ -49,10 +49,11 @@ def _joined(paper: str, pages: Sequence[Page]) -> Page:
     whole = Page(paper, f"{name}: measured beside published")
     for page in pages:
         whole.lead += [f"{page.title}. {page.lead[0]}", *page.lead[1:]]
-        whole.sheets += [replace(sheet, title=f"{page.title}: {sheet.title}") for sheet in page.sheets]
-        whole.notes += [f"{page.title}: {note}" for note in page.notes]
+        table = page.title.partition(":")[0]  # "FedCat, table 1"
+        whole.sheets += [replace(sheet, title=f"{table}: {sheet.title}") for sheet in page.sheets]
+        whole.notes += [f"{table}: {note}" for note in page.notes]
         whole.pictures += [
-            replace(each, name=f"{page.name}_{each.name}", title=f"{page.title}: {each.title}")
+            replace(each, name=f"{page.name}_{each.name}", title=f"{table}: {each.title}")
             for each in page.pictures
         ]  # fmt: skip
     whole.records = pd.concat([page.records for page in pages], ignore_index=True)

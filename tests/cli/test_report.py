@@ -97,7 +97,7 @@ def test_the_command_writes_a_folder_for_each_data_set(outputs, capsys):
         assert report(*words) == 0
         for name in ("runs_digits", "runs_mnist"):
             assert (to / name / f"{name}.md").exists()
-    assert "mnist: 1 runs" in capsys.readouterr().out
+    assert "mnist: 1 run, 1 setting" in capsys.readouterr().out
 
 
 def test_the_command_reports_a_table(tmp_path, capsys):

@@ -34,12 +34,12 @@ def test_a_paper_that_was_followed_has_a_page_with_its_measured_tables(runs):
     assert "1 of them are within 1.5 points" in said
 
 
-def test_the_command_writes_it_beside_the_page_of_all_runs(runs, capsys):
+def test_the_command_writes_it_beside_a_page_for_each_data_set(runs, capsys):
     assert carry_out("report", [str(runs)]) == 0
     assert "fedcat/fedcat.{md," in capsys.readouterr().out
     written = (runs / "reports" / "fedcat" / "fedcat.md").read_text()
     assert "FedCat, table 3" in written and "![" in written and ".png)" in written
-    assert (runs / "reports" / "runs" / "runs.md").exists()
+    assert (runs / "reports" / "runs_digits" / "runs_digits.md").exists()
 
 
 def test_runs_of_no_paper_have_no_page(tmp_path):
