@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Look for garbage less often, and not among what has been imported: a twentieth of the time of all tests."""
+    """Look for garbage less often, and not among what has been imported, which takes some time of every test."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)

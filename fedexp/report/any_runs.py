@@ -28,7 +28,7 @@ def compare_runs(
     """
     runs = distinct(sorted(runs, key=lambda run: not run.complete))
     groups = _ranked(grouped(runs))
-    page = Page(name, f"{counted(len(runs), 'run')}, {counted(len(groups), 'setting')}")
+    page = Page(name, f"{_counted(len(runs), 'run')}, {_counted(len(groups), 'setting')}")
     keys = list(dict.fromkeys(key for group in groups for key in group.keys))
     together = " and ".join(draws(runs)) or "their seed"
     page.lead = [
@@ -44,7 +44,7 @@ def compare_runs(
     return page
 
 
-def counted(number: int, thing: str) -> str:
+def _counted(number: int, thing: str) -> str:
     """1 run, 2 runs."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
