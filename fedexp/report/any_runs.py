@@ -15,6 +15,7 @@ from fedexp.report.runs import Recorded, distinct
 
 _MOST_CURVES = 14  # lines in a picture
 _MOST_PICTURES = 6
+_MOST_NAMES = 12  # in a sentence
 
 
 def compare_runs(
@@ -29,11 +30,12 @@ def compare_runs(
     runs = distinct(sorted(runs, key=lambda run: not run.complete))
     groups = _ranked(grouped(runs))
     page = Page(name, f"{_counted(len(runs), 'run')}, {_counted(len(groups), 'setting')}")
-    keys = list(dict.fromkeys(key for group in groups for key in group.keys))
+    keys = list(dict.fromkeys(key for group in groups for key in {**group.keys, **group.more}))
     together = " and ".join(draws(runs)) or "their seed"
     page.lead = [
         f"Runs that differ in {together} alone share a line: mean ± standard deviation of those that are complete. "
-        + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else.")
+        + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else."),
+        *_left_out(groups),
     ]
     page.sheets, found = sheets(groups, targets, baseline)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
@@ -47,6 +49,23 @@ def compare_runs(
 def _counted(number: int, thing: str) -> str:
     """1 run, 2 runs."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _left_out(groups: Sequence[Group]) -> list[str]:
+    """The values of what the groups' names leave out, a line for each key; the most frequent value last."""
+    lines = []
+    for key in dict.fromkeys(key for group in groups for key in group.more):
+        labels: dict[str, list[str]] = {}
+        for group in groups:
+            labels.setdefault(group.more[key], []).append(group.label)
+        *few, (most, _) = sorted(labels.items(), key=lambda each: len(each[1]))
+        told = "; ".join(f"{text} for {_names(own)}" for text, own in few)
+        lines.append(f"{key}: {told}; else {most}.")
+    return lines
+
+
+def _names(labels: list[str]) -> str:
+    return ", ".join(labels) if len(labels) <= _MOST_NAMES else f"{len(labels)} of them"
 
 
 def by_data_set(
@@ -118,7 +137,7 @@ def _stem(text: str) -> str:
 def _records(groups: Sequence[Group], found: pd.DataFrame) -> pd.DataFrame:
     """One row per run, incomplete runs included."""
     written = pd.DataFrame([
-        {"run": run.path.name, "setting": group.label, **group.keys, "seed": run.seed,
+        {"run": run.path.name, "setting": group.label, **group.keys, **group.more, "seed": run.seed,
          **{key: value for key, value in run.result.items() if not isinstance(value, dict | list)}}
         for group in groups for run in group.runs
     ])  # fmt: skip

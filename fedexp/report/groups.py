@@ -1,8 +1,8 @@
-"""Grouping runs: draws of one protocol form a group, which is named by the keys that distinguish it from the others."""
+"""Grouping runs: draws of one protocol form a group, which is named by the fewest keys that tell it from the others."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedexp.config.fingerprint import DRAWS
@@ -16,9 +16,10 @@ _NONE = Settings({}, [])
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their draw alone. keys: the values that distinguish the group from the others, as text.
+    """Runs that differ in their draw alone. keys: the values that tell the group from the others, as text.
 
-    problem: equal for groups that are ranked against each other. short: the group's name among these.
+    problem: equal for groups that are ranked against each other. short: the group's name among these. more: what else
+    differs among the groups, but follows from `keys`, such as the server optimizer that only one algorithm has.
     """
 
     label: str
@@ -26,6 +27,7 @@ class Group:
     problem: str
     runs: list[Recorded]
     short: str
+    more: dict[str, str] = field(default_factory=dict)
 
     @property
     def done(self) -> list[Recorded]:
@@ -48,7 +50,19 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
     together: dict[tuple[str, ...], list[int]] = {}
     for number, each in enumerate(texts):
         together.setdefault(tuple(each[key] for key in keys), []).append(number)
-    return [_group(dict(zip(keys, values)), [runs[number] for number in found]) for values, found in together.items()]
+    every = [dict(zip(keys, values)) for values in together]
+    telling = _telling(every, keys)
+    return [_group(held, telling, [runs[n] for n in numbers]) for held, numbers in zip(every, together.values())]
+
+
+def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
+    """The keys without those that follow from others: the last ones are left out first, what is to be learned and the
+    algorithm never."""
+    for key in reversed([key for key in keys if key not in (*_PROBLEM, "algorithm")]):
+        fewer = [each for each in keys if each != key]
+        if len({tuple(group[each] for each in fewer) for group in groups}) == len(groups):
+            keys = fewer
+    return keys
 
 
 def draw(run: Recorded) -> str:
@@ -61,7 +75,9 @@ def draws(runs: Sequence[Recorded]) -> list[str]:
     return [key for key in DRAWS if len({repr(run.settings.get(key)) for run in runs}) > 1]
 
 
-def _group(keys: dict[str, str], runs: list[Recorded]) -> Group:
+def _group(held: dict[str, str], telling: list[str], runs: list[Recorded]) -> Group:
+    keys = {key: text for key, text in held.items() if key in telling}
+    more = {key: text for key, text in held.items() if key not in telling}
     short = Counter(key.rpartition(".")[2] for key in keys)
     words = {}
     for key, text in keys.items():
@@ -70,7 +86,7 @@ def _group(keys: dict[str, str], runs: list[Recorded]) -> Group:
     name = runs[0].name("algorithm")
     problem = " ".join(word for key, word in words.items() if key in _PROBLEM)
     among = ", ".join(word for key, word in words.items() if key not in _PROBLEM)
-    return Group(", ".join(words.values()) or name, keys, problem, runs, among or name)
+    return Group(", ".join(words.values()) or name, keys, problem, runs, among or name, more)
 
 
 def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:

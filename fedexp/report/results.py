@@ -72,7 +72,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     """Final and best accuracy, with the best two of each problem marked; the runs' cost; and last the varying keys."""
     final, best = _spreads(groups, found, "final_accuracy"), _spreads(groups, found, "best_accuracy")
     signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
-    keys = list(dict.fromkeys(key for group in groups for key in group.keys))
+    keys = list(dict.fromkeys(key for group in groups for key in {**group.keys, **group.more}))
     keys = keys if len(keys) > 1 else []  # of one the name tells
     rounds, megabytes = _values(groups, found, "rounds"), _values(groups, found, "megabytes")
     rows = []
@@ -81,7 +81,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
             Entry(group.label), Entry(final[number], mark=signs[0].get(number, "")),
             Entry(best[number], mark=signs[1].get(number, "")),
             Entry(_range(rounds[number])), Entry(_mean(megabytes[number], 1)), Entry(_count(group)),
-            *(Entry(group.keys.get(key, NOTHING)) for key in keys),
+            *(Entry({**group.keys, **group.more}.get(key, NOTHING)) for key in keys),
         ])  # fmt: skip
     header = ["", "final, %", "best, %", "rounds", "MB", "runs", *keys]
     several = " of each data set and partition" if len({group.problem for group in groups}) > 1 else ""
@@ -133,6 +133,8 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
         return None
     header = ["", "points", f"{CONFIDENCE:.0%} interval", "excludes 0", "pairs"]
     caption = "Paired by seed; the interval is Student's, over pairs."
+    if any(group.more for group in groups):
+        caption += " Settings that the names leave out differ too, where the lines above say so."
     return Sheet(f"Final accuracy less that of {baseline}", header, rows, caption)
 
 

@@ -183,6 +183,25 @@ def test_an_algorithm_s_key_names_it_only_where_it_varies_within_that_algorithm(
     assert "dir0.1, fedavg, uniform" in found
 
 
+def test_what_follows_from_the_algorithm_is_told_once_and_paired_all_the_same(tmp_path):
+    """FedAdam has a server optimizer of its own and one run another learning rate: names need neither."""
+    (sweep,) = asked("algorithm=fedavg,fedadam,fedprox", "seed=0,1", f"output_root={tmp_path}")
+    (own,) = asked("algorithm=moon", "local.lr=0.02", "seed=0,1", f"output_root={tmp_path}")
+    for job, final in zip([*sweep.jobs, *own.jobs], (0.4, 0.5, 0.5, 0.6, 0.3, 0.5, 0.6, 0.8)):
+        leave_run(job, [final])
+    page = compared(tmp_path)
+    assert labels(page) == ["moon", "fedadam", "fedavg", "fedprox"]
+    assert page.lead[1:] == ["server_optimizer: adam for fedadam; else sgd.", "local.lr: 0.02 for moon; else 0.1."]
+    sheet = titled(page, "Final accuracy less that of fedavg")
+    assert [values(page, name, sheet)["points"] for name in labels(page, sheet)] == ["+25.00", "+10.00", "-5.00"]
+    assert "Settings that the names leave out differ too" in page.sheets[sheet].caption
+    assert set(page.records["local.lr"]) == {"0.1", "0.02"}
+    (grid,) = asked("algorithm=fedadam", "local.lr=0.02", "seed=0", f"output_root={tmp_path}")
+    leave_run(grid.jobs[0], [0.2])
+    found = labels(compared(tmp_path))
+    assert found == ["moon, lr=0.02", "fedadam, lr=0.1", "fedavg, lr=0.1", "fedprox, lr=0.1", "fedadam, lr=0.02"]
+
+
 def test_one_run_carried_out_twice_as_far_is_a_line_of_its_own(tmp_path):
     for rounds, accuracy in ((4, 0.4), (8, 0.8)):
         (sweep,) = asked(f"rounds={rounds}", f"output_root={tmp_path / str(rounds)}")
