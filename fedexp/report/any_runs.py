@@ -80,7 +80,7 @@ def by_data_set(
         return [compare_runs(runs, targets=targets, baseline=baseline)]
     pages, refused = [], []
     for data, own in sorted(parts.items()):
-        name = f"runs_{_stem(data)}"
+        name = f"runs_{_stem(data)}".rstrip("_")
         try:
             page = compare_runs(own, name, targets, baseline)
         except ConfigError as error:
