@@ -14,7 +14,6 @@ from threading import local
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from fedexp.models import convolution
 from fedexp.models.recurrent import unrolled
@@ -257,13 +256,13 @@ def purify(net: nn.Module) -> nn.Module:
                 module.kernel_size, module.stride, module.padding, module.dilation, ceil_mode=module.ceil_mode
             )
         elif type(module) is nn.Conv2d:
-            new = skip_init(
-                Convolution, module.in_channels, module.out_channels, module.kernel_size, module.stride,
-                module.padding, module.dilation, module.groups, module.bias is not None, module.padding_mode,
+            new = Convolution(
+                module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding,
+                module.dilation, module.groups, module.bias is not None, module.padding_mode, device="meta",
             )  # fmt: skip
             new.weight, new.bias = module.weight, module.bias
         elif type(module) is nn.Linear:
-            new = skip_init(Linear, module.in_features, module.out_features, module.bias is not None)
+            new = Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
             new.weight, new.bias = module.weight, module.bias
         elif type(module) is nn.LSTM:
             simple = module.batch_first and not (module.bidirectional or module.dropout or module.proj_size)
