@@ -77,6 +77,8 @@ def of_option(group: str, option: str) -> list[str]:
         words += ["algorithm.clustering.random_inputs=200"] if option.startswith("fedconcat_id") else []
     if option == "fedgen":
         words.append("algorithm.server_steps=5")
+    if option == "pfedme":
+        words.append("local.lr=0.05")
     if option in ("data_sharing", "fedavg_pretrained"):
         words += ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"]
     return words
@@ -119,9 +121,11 @@ def _groups() -> Iterator[Line]:
 
 def _sigils(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
     for key, value, words in keys:
+        own = any(word.endswith("=own") for word in words)  # whose keys are not known: its class is refused instead
+        unknown = "" if own else f"{key}x"
         yield Line([*words, key], key, True)
-        yield Line([*words, f"+{key}x=1"], f"{key}x", True)
-        yield Line([*words, f"{key}x=1"], f"{key}x", True)
+        yield Line([*words, f"+{key}x=1"], unknown, True)
+        yield Line([*words, f"{key}x=1"], unknown, True)
         yield Line([*words, f"~{key}"], "", key in ("rounds", "seed", "clients", "targets", "measures"))
         yield Line([*words, f"~{key}=nosuch"], "", value is not None)
         yield Line([*words, f"++{key}.x=1"], "", False)
