@@ -222,6 +222,9 @@ class Lstm(nn.LSTM):
         return x, (outputs, cells)
 
 
+_OF_CONVOLUTION = (
+    "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode",
+)  # fmt: skip
 _IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)
 
 
@@ -256,10 +259,8 @@ def purify(net: nn.Module) -> nn.Module:
                 module.kernel_size, module.stride, module.padding, module.dilation, ceil_mode=module.ceil_mode
             )
         elif type(module) is nn.Conv2d:
-            new = Convolution(
-                module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding,
-                module.dilation, module.groups, module.bias is not None, module.padding_mode, device="meta",
-            )  # fmt: skip
+            given = {name: getattr(module, name) for name in _OF_CONVOLUTION}
+            new = Convolution(**given, bias=module.bias is not None, device="meta")
             new.weight, new.bias = module.weight, module.bias
         elif type(module) is nn.Linear:
             new = Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
