@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import ConfigError, require
+from fedexp.partition.sizes import MOST_TRIES
 from fedexp.randomness import numpy_generator
 
 
@@ -85,7 +86,7 @@ def _draw(
     require(1 <= mean < inf, "partition.mean", mean, "must be at least 1 example a client")
     require(smallest >= 1, "partition.smallest", smallest, "must be at least 1 example a client")
     require(0 <= deviation < inf, "partition.deviation", deviation, "must be at least 0")
-    require(tries >= 1, "partition.tries", tries, "must be at least 1")
+    require(1 <= tries <= MOST_TRIES, "partition.tries", tries, f"must be at least 1 and at most {MOST_TRIES}")
     require(
         largest is None or largest >= smallest, "partition.largest", largest, f"must be at least smallest={smallest}"
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import ConfigError, require
-from fedexp.partition.sizes import client_sizes
+from fedexp.partition.sizes import MOST_TRIES, client_sizes
 from fedexp.randomness import numpy_generator
 
 
@@ -29,7 +29,7 @@ def dirichlet(
         "must be above 0 and finite (0.1: strong label skew; 100: nearly IID)",
     )  # fmt: skip
     require(min_size >= 0, "partition.min_size", min_size, "must be at least 0")
-    require(tries >= 1, "partition.tries", tries, "must be at least 1")
+    require(1 <= tries <= MOST_TRIES, "partition.tries", tries, f"must be at least 1 and at most {MOST_TRIES}")
     random = numpy_generator(seed, "partition")
     labels = dataset.train_y.numpy()
     if construction == "client_prior":

@@ -6,6 +6,8 @@ import numpy as np
 
 from fedexp.errors import require
 
+MOST_TRIES = 10_000  # for a partition that is drawn until it fits; a draw takes milliseconds
+
 
 def client_sizes(examples: int, clients: int, quantity_alpha: float | None, random: np.random.Generator) -> np.ndarray:
     """Sizes [N] that sum to `examples`: equal (to within one), or in proportions drawn from Dirichlet(quantity_alpha).
