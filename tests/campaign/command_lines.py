@@ -102,6 +102,8 @@ def _values(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
         if key.endswith("_target_"):
             surely += ["nan", "x", "os", "math.pi", "fedexp.algorithms", "builtins.dict", "../../x", "3", "true"]
         maybe = MAYBE if key != "dataset.download" else []  # it would only wait for a network
+        if key.endswith(("rounds", "epochs", "steps")):
+            maybe = [each for each in maybe if each != "1000000000"]  # that much training can be asked for
         for bad in dict.fromkeys([*surely, *maybe]):
             yield Line([*words, f"{key}={bad}"], key, bad in surely)
 

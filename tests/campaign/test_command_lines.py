@@ -1,14 +1,27 @@
 """Bad command lines by the thousand, in this process: each ends at once in one line that says what is wrong."""
 
+import importlib
+import pkgutil
 import shutil
 import time
+from contextlib import suppress
 
 import pytest
 from command_lines import some
 
+import fedexp
 from fedexp.main import main
 
 SECONDS = 2  # of this process's own time: the machine may be busy with other work
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """What is imported counts for no command line: in this process it would be the first one's that needs it."""
+    for module in pkgutil.walk_packages(fedexp.__path__, "fedexp."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):  # of an extra
+                importlib.import_module(module.name)
 
 
 def attempt(monkeypatch, capfd, root, words):
