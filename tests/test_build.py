@@ -55,6 +55,8 @@ def built(*words):
         (["partition=dir", "partition.tries=0"], ["partition.tries=0", "at least 1"]),
         (["partition=dir", "partition.tries=1000000000"], ["partition.tries=1000000000", "at most 10000"]),
         (["partition=bc", "partition.tries=1000000000"], ["partition.tries=1000000000", "at most 10000"]),
+        (["partition.alpha=${nosuch}"], ["partition.alpha=${nosuch}", "key 'nosuch' not found"]),
+        (["local.lr=${clients.x}"], ["local.lr=", "clients"]),
         (["partition=dir", "partition.min_size=-1"], ["partition.min_size=-1", "at least 0"]),
         (["partition=pa", "partition.log_mean=inf"], ["partition.log_mean=inf", "finite"]),
         (["partition=pa", "partition.log_mean=1000"], ["partition=pa: cannot be built", "OverflowError"]),

@@ -2,7 +2,7 @@
 
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache, lru_cache
 from math import isfinite
@@ -139,12 +139,13 @@ OmegaConf.register_new_resolver("called", called, replace=True)
 
 def check(config: DictConfig) -> None:
     """Raise ConfigError for any value or combination that cannot work, before anything is built."""
-    check_plain_keys(_plain(config, resolve=False))
+    written = _plain(config, resolve=False)
+    check_plain_keys(written)
     try:
         plain = _plain(config, resolve=True)
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
-        raise ConfigError(error.full_key, None, reason) from error
+        raise ConfigError(*_unresolved(written, error, reason), reason) from error
     _check_plain(plain, "")
     check_values(Settings, plain, "")
     cohort, clients = plain["clients_per_round"], plain["clients"]
@@ -156,6 +157,20 @@ def check(config: DictConfig) -> None:
     for group in (*GROUPS, *PARTS, "tracking"):
         check_arguments(group, plain[group], GIVEN.get(group, set()))
     _check_measures(plain)
+
+
+def _unresolved(written: Any, error: InterpolationResolutionError, reason: str) -> tuple[str, Any]:
+    """The key that asks for what the reason quotes, and its value: not one that is made of it, such as a name."""
+    for key, value in _leaves(written):
+        if isinstance(value, str) and any(f"${{{name}" in value for name in reason.split("'")[1::2]):
+            return key, value
+    return str(error.full_key), None
+
+
+def _leaves(node: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in node.items() if isinstance(node, dict) else ():
+        yield from _leaves(value, f"{before}{name}.")
+        yield f"{before}{name}", value
 
 
 def _plain(config: DictConfig, resolve: bool) -> dict[str, Any]:
