@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-_MEMORY = Path("/dev/shm")  # Linux's files in memory: every saved file waits for the disk elsewhere
+_MEMORY = Path("/dev/shm")  # in memory, on Linux; a disk would make every saved file wait
 if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ["TMPDIR"], tempfile.tempdir = str(_MEMORY), None  # for this process and those that tests start
 

@@ -3,6 +3,7 @@
 x = update + e; C(x) crosses; e <- x - C(x), which the client keeps until it is drawn again.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +15,14 @@ from fedexp.tree import Params, Tree
 
 
 @dataclass(frozen=True)
-class ErrorFeedback(NoCompression):
+class ErrorFeedback(NoCompression, ABC):
     """error_feedback: whether the client remembers the part that did not cross and adds it to its next update."""
 
     error_feedback: bool = True
 
+    @abstractmethod
     def compress(self, update: Params, key: Tensor) -> Tree:
         """The payload, to be read by `decode`. key: as in `encode`."""
-        raise NotImplementedError
 
     def init(self, update: Params) -> Tree:
         return {"error": tree.apply(torch.zeros_like, update)} if self.error_feedback else {}

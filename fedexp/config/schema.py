@@ -2,7 +2,8 @@
 
 import inspect
 import pkgutil
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache, lru_cache
 from math import isfinite
@@ -160,17 +161,26 @@ def check(config: DictConfig) -> None:
 
 
 def _unresolved(written: Any, error: InterpolationResolutionError, reason: str) -> tuple[str, Any]:
-    """The key that asks for what the reason quotes, and its value: not one that is made of it, such as a name."""
-    for key, value in _leaves(written):
-        if isinstance(value, str) and any(f"${{{name}" in value for name in reason.split("'")[1::2]):
-            return key, value
-    return str(error.full_key), None
+    """The key whose own value refers to what the reason quotes, and that value. OmegaConf may name another key, such as
+    a partition's name, which refers to this one."""
+    values = flat(written)
+    for name in re.findall(r"'([^']+)'", reason):
+        reference = re.compile(rf"\$\{{[^}}]*(?<!\w){re.escape(name)}\b")
+        for key, value in values.items():
+            if isinstance(value, str) and reference.search(value):
+                return key, value
+    return str(error.full_key), values.get(str(error.full_key))
 
 
-def _leaves(node: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in node.items() if isinstance(node, dict) else ():
-        yield from _leaves(value, f"{before}{name}.")
-        yield f"{before}{name}", value
+def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested mappings as one with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}.")
+        else:
+            found[f"{before}{key}"] = value
+    return found
 
 
 def _plain(config: DictConfig, resolve: bool) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _left_out(groups: Sequence[Group]) -> list[str]:
             labels.setdefault(group.more[key], []).append(group.label)
         *few, (most, _) = sorted(labels.items(), key=lambda each: len(each[1]))
         told = "; ".join(f"{text} for {_names(own)}" for text, own in few)
-        lines.append(f"{key}: {told}; else {most}.")
+        lines.append(f"{key}: {told}; otherwise {most}.")
     return lines
 
 

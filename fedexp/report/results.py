@@ -134,7 +134,7 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
     header = ["", "points", f"{CONFIDENCE:.0%} interval", "excludes 0", "pairs"]
     caption = "Paired by seed; the interval is Student's, over pairs."
     if any(group.more for group in groups):
-        caption += " Settings that the names leave out differ too, where the lines above say so."
+        caption += " What is compared may also differ in the settings listed above the tables."
     return Sheet(f"Final accuracy less that of {baseline}", header, rows, caption)
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from fedexp.config.fingerprint import DRAWS, data_used, effective
-from fedexp.config.schema import ADDED, lacking
+from fedexp.config.schema import ADDED, flat, lacking
 from fedexp.record.result import ends, first_rounds, read_rows
 from fedexp.record.status import DONE, Status
 
@@ -230,17 +230,6 @@ def settings(config: Mapping[str, Any], rounds: int) -> Settings:
     """All settings that can change the result of a plain config's run of `rounds` rounds."""
     every, given = (flat(each) for each in effective(config))
     return Settings({**every, "rounds": rounds}, [*given, "rounds"])
-
-
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}.")
-        else:
-            found[f"{before}{key}"] = value
-    return found
 
 
 def trained(settings: Settings) -> Settings:

@@ -123,7 +123,7 @@ def _groups() -> Iterator[Line]:
 
 def _sigils(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
     for key, value, words in keys:
-        own = any(word.endswith("=own") for word in words)  # whose keys are not known: its class is refused instead
+        own = any(word.endswith("=own") for word in words)  # no class is named yet, so that comes first
         unknown = "" if own else f"{key}x"
         yield Line([*words, key], key, True)
         yield Line([*words, f"+{key}x=1"], unknown, True)

@@ -17,7 +17,7 @@ SECONDS = 2  # of this process's own time: the machine may be busy with other wo
 
 @pytest.fixture(scope="module", autouse=True)
 def imported():
-    """What is imported counts for no command line: in this process it would be the first one's that needs it."""
+    """Import everything first, or its time would count for the first command line that needs it."""
     for module in pkgutil.walk_packages(fedexp.__path__, "fedexp."):
         if not module.name.endswith("__main__"):
             with suppress(ImportError):  # of an extra

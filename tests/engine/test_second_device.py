@@ -21,11 +21,11 @@ from fedexp.round import one_round
 MORE = [
     "+dataset.transform={_target_:fedexp.data.Transform,mean:[0.3],std:[0.3],crop:8,pad:1,flip:true}",
     "+measures.received=fedexp.measure.clients.received_accuracy", "evaluate.clients=all", "partition.holdout=0.1",
-    "evaluate.every=2", "hardware.engine=vectorized",
+    "hardware.engine=vectorized",
 ]  # fmt: skip
 
 
-def measured(config, every_round=True):
+def measured(config):
     """What a run measures, round by round, and its last State; it leaves no files."""
     ctx, algorithm, rows = build_context(config, build_dataset(config)), build_algorithm(config), []
     stages = algorithm.stages(ctx)
@@ -35,7 +35,7 @@ def measured(config, every_round=True):
 
     def step(stage, state, ctx):
         done = one_round(stage.algorithm, state, ctx)
-        if stage.counted and every_round:
+        if stage.counted:
             row, _ = evaluation.row(stage, done)
             rows.append({name: value for name, value in row.items() if "seconds" not in name})
         return done
@@ -56,7 +56,7 @@ def assert_same_results_and_crossings(monkeypatch, config):
         assert measured(config)[0] == expected
     config.local.steps = 2
     with second_device() as many:
-        measured(config, every_round=False)
+        measured(config)
     assert not many - few
 
 

@@ -46,7 +46,7 @@ class Attacked(FedAvg):
 def played(algorithm, sizes=(5, 41, 17, 30, 9, 20), workers=2, count=3):
     world = make_world(list(sizes), dtype=torch.float32)
     model = make_model("norm", world, torch.float32)
-    before = set(multiprocessing.active_children())  # joblib's, where another test had a sweep's runs carried out by it
+    before = set(multiprocessing.active_children())  # such as those that joblib keeps after another test
     ctx = make_context(model, world, cohort=len(sizes), workers=workers, precision="float32")
     try:
         return rounds(algorithm, ctx, count)[-1].after

@@ -16,7 +16,7 @@ def _made(shape: str, train: int = 160) -> str:
 
 _ALL = """
     tracking=none checkpoint_seconds=1000 hardware.device=cpu hardware.precision=float64 hardware.convolution=direct
-    hardware.workers=1 pictures=false evaluate.every=1000
+    hardware.workers=1 pictures=false
 """
 _DATA = "dataset=made dataset.shape=[1,8,8] dataset.classes=5 dataset.train=240 dataset.test=60"
 _COHORT = "model.hidden=16 clients=7 clients_per_round=3 local.batch_size=8"

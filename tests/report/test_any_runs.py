@@ -191,10 +191,11 @@ def test_what_follows_from_the_algorithm_is_told_once_and_paired_all_the_same(tm
         leave_run(job, [final])
     page = compared(tmp_path)
     assert labels(page) == ["moon", "fedadam", "fedavg", "fedprox"]
-    assert page.lead[1:] == ["server_optimizer: adam for fedadam; else sgd.", "local.lr: 0.02 for moon; else 0.1."]
+    server, rate = "server_optimizer: adam for fedadam; otherwise sgd.", "local.lr: 0.02 for moon; otherwise 0.1."
+    assert page.lead[1:] == [server, rate]
     sheet = titled(page, "Final accuracy less that of fedavg")
     assert [values(page, name, sheet)["points"] for name in labels(page, sheet)] == ["+25.00", "+10.00", "-5.00"]
-    assert "Settings that the names leave out differ too" in page.sheets[sheet].caption
+    assert "may also differ in the settings listed above" in page.sheets[sheet].caption
     assert set(page.records["local.lr"]) == {"0.1", "0.02"}
     (grid,) = asked("algorithm=fedadam", "local.lr=0.02", "seed=0", f"output_root={tmp_path}")
     leave_run(grid.jobs[0], [0.2])
