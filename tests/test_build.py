@@ -56,7 +56,7 @@ def built(*words):
         (["partition=dir", "partition.tries=1000000000"], ["partition.tries=1000000000", "at most 10000"]),
         (["partition=bc", "partition.tries=1000000000"], ["partition.tries=1000000000", "at most 10000"]),
         (["partition.alpha=${nosuch}"], ["partition.alpha=${nosuch}", "key 'nosuch' not found"]),
-        (["local.lr=${clients.x}"], ["local.lr=${clients.x}", "clients"]),
+        (["local.lr=${clients.x}"], ["local.lr=", "clients"]),
         (["local.lr=${oc.env:FEDEXP_NOSUCH}"], ["local.lr=${oc.env:FEDEXP_NOSUCH}", "not found"]),
         (["partition=dir", "partition.min_size=-1"], ["partition.min_size=-1", "at least 0"]),
         (["partition=pa", "partition.log_mean=inf"], ["partition.log_mean=inf", "finite"]),

@@ -163,13 +163,12 @@ def check(config: DictConfig) -> None:
 def _unresolved(written: Any, error: InterpolationResolutionError, reason: str) -> tuple[str, Any]:
     """The key whose own value refers to what the reason quotes, and that value. OmegaConf may name another key, such as
     a partition's name, which refers to this one."""
-    values = flat(written)
     for name in re.findall(r"'([^']+)'", reason):
         reference = re.compile(rf"\$\{{[^}}]*(?<!\w){re.escape(name)}\b")
-        for key, value in values.items():
+        for key, value in flat(written).items():
             if isinstance(value, str) and reference.search(value):
                 return key, value
-    return str(error.full_key), values.get(str(error.full_key))
+    return str(error.full_key), None
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
