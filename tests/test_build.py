@@ -56,6 +56,10 @@ def built(*words):
         (["partition=dir", "partition.tries=1000000000"], ["partition.tries=1000000000", "at most 10000"]),
         (["partition=bc", "partition.tries=1000000000"], ["partition.tries=1000000000", "at most 10000"]),
         (["partition.alpha=${nosuch}"], ["partition.alpha=${nosuch}", "key 'nosuch' not found"]),
+        (
+            ["algorithm=fedconcat_id", "algorithm.clustering.random_inputs=1000000000"],
+            ["algorithm.clustering.random_inputs=1000000000", "1e+06"],
+        ),
         (["local.lr=${clients.x}"], ["local.lr=", "clients"]),
         (["local.lr=${oc.env:FEDEXP_NOSUCH}"], ["local.lr=${oc.env:FEDEXP_NOSUCH}", "not found"]),
         (["partition=dir", "partition.min_size=-1"], ["partition.min_size=-1", "at least 0"]),
