@@ -26,6 +26,7 @@ def imported():
 
 def attempt(monkeypatch, capfd, root, words):
     """A command line's exit code (or the exception that escaped), what it said, and how long it took."""
+    monkeypatch.chdir(root.parent)  # a line may have another output_root, which is made there
     monkeypatch.setattr("sys.argv", ["fedexp", f"output_root={root}", *words])
     capfd.readouterr()
     began, code = time.process_time(), 0
