@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pandas as pd
@@ -32,7 +33,7 @@ def test_an_offline_run(monkeypatch, tmp_path, capfd):
     assert run(monkeypatch, tmp_path, *words) == 0
     assert "wandb sync" in capfd.readouterr().out
     (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
-    records = wandb_file.read(file)
+    records = read_ended(file)
     head = records["run"][0]
     assert (head.project, head.job_type, head.run_group) == ("fedexp", "scaffold", "sweep")
     assert set(head.tags) == {"digits", "dir0.1", "mcmahan_cnn", "extra"}
@@ -53,6 +54,14 @@ def test_an_offline_run(monkeypatch, tmp_path, capfd):
     assert files == {"results": tables | {"partition.png", "confusion.png"}, "model": {"model.pt"}}
 
 
+def read_ended(file):
+    """The records of a run that has ended: wandb's own process may write the last of them just after it has said so."""
+    until = time.monotonic() + 20
+    while not (records := wandb_file.read(file))["exit"] and time.monotonic() < until:
+        time.sleep(0.1)
+    return records
+
+
 def summary(records):
     """What wandb shows of the run as a whole: its own keys, which begin with _, and pictures left out."""
     found = values(item for record in records["summary"] for item in record.update)
@@ -65,7 +74,7 @@ def test_the_summary_is_result_json_and_the_last_row(monkeypatch, tmp_path, algo
     words += ["algorithm.pretraining_epochs=2"] if algorithm == "fedavg_pretrained" else []
     assert run(monkeypatch, tmp_path, *words) == 0
     (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
-    found, whole = summary(wandb_file.read(file)), result(tmp_path)
+    found, whole = summary(read_ended(file)), result(tmp_path)
     assert {key: found.get(key) for key in whole} == whole
     row = pd.read_csv(only_folder(tmp_path) / "metrics.csv").iloc[-1]
     own = {key: found[key] for key in found.keys() - whole.keys()}
@@ -83,7 +92,7 @@ def test_what_was_trained_after_the_last_row_is_in_the_summary(tmp_path):
     tracker.log({"round": 2, "seconds": 1.5, "test_accuracy": 0.5})
     tracker.finish({"status": "interrupted", "seconds": 2.5}, failed=True)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert summary(wandb_file.read(file)) == {"round": 2, "seconds": 2.5, "test_accuracy": 0.5, "status": "interrupted"}
+    assert summary(read_ended(file)) == {"round": 2, "seconds": 2.5, "test_accuracy": 0.5, "status": "interrupted"}
 
 
 @pytest.mark.parametrize("kept", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -231,7 +240,7 @@ def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path):
     assert job.returncode == 143, said
     assert "goes on from here" in said
     (file,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
-    assert wandb_file.read(file)["exit"][0].exit_code != 0
+    assert read_ended(file)["exit"][0].exit_code != 0
 
 
 def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, capfd):
