@@ -87,7 +87,10 @@ BAD = [
     (["partition=shards2", "clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
     (["local.epochs=10000000000"], ["local.epochs=10000000000: must be in [1, 1e+09]"]),
     (["local.epochs=1000000000", "hardware.engine=vectorized"], ["local.epochs=1000000000: must make at most 1000000"]),
-    (["model=lstm", "partition=${nosuch}"], ["partition=${nosuch}: Error resolving interpolation '${nosuch}'\n"]),
+    (
+        ["model=lstm", "partition=${nosuch}"],
+        ["partition=${nosuch}: Error resolving interpolation '${nosuch}', possible"],
+    ),
     (["hydra/launcher=nosuch"], ["hydra/launcher=nosuch: no such option; known: basic"]),
     (["~dataset"], ["~dataset=: cannot be left out; choose an option: dataset=NAME"]),
     (["~measures"], ["measures=None: must be given"]),

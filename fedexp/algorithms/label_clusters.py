@@ -48,8 +48,8 @@ class CountOrElbow(Bound):
 @dataclass(frozen=True, kw_only=True)
 class LabelClusters(Clustered):
     """clusters: K, or elbow. balanced: no cluster larger than N / K (times slack). random_inputs: number of random
-    images, at most a million (the mean of so many outputs is exact to .0005). bias_path: effective or published
-    (module docstring)."""
+    images, at most a million (the standard error of their mean output is then below .0005). bias_path: effective or
+    published (module docstring)."""
 
     clusters: Annotated[Any, CountOrElbow()] = 5
     labels: Annotated[str, OneOf(*_SENT, *_INFERRED)] = "counted"

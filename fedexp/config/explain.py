@@ -74,9 +74,9 @@ def explain(error: Exception, words: Sequence[str], conf: Path = CONF) -> str:
         named = dict(word.lstrip("+~").split("=", 1) for word in overrides)
         value = named.get(key[1], "")
         return f"{key[1]}={shown(value)}: {detail.splitlines()[0]}"
-    # Hydra goes on to list all groups, one of which any command line may name.
-    said = " ".join(detail.split()).partition(", possible interpolation keys:")[0]
-    if any(_name(word) in said for word in overrides):
+    said = " ".join(detail.split())
+    about, _, _ = said.partition(", possible interpolation keys:")  # Hydra then lists every group
+    if any(_name(word) in about for word in overrides):
         return said
     culprit = _culprit(overrides, conf)
     return said if culprit is None else f"{_name(culprit)}={shown(_value(culprit))}: {said}"

@@ -28,6 +28,14 @@ def values(records):
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in records}
 
 
+def read_ended(file):
+    """The records of a run that has ended: wandb's own process may write the last of them just after it has said so."""
+    until = time.monotonic() + 20
+    while not (records := wandb_file.read(file))["exit"] and time.monotonic() < until:
+        time.sleep(0.1)
+    return records
+
+
 def test_an_offline_run(monkeypatch, tmp_path, capfd):
     words = [*OFFLINE, "rounds=3", "algorithm=scaffold", "tracking.model=true", "pictures=true"]
     assert run(monkeypatch, tmp_path, *words) == 0
@@ -52,14 +60,6 @@ def test_an_offline_run(monkeypatch, tmp_path, capfd):
     files = {kind: {entry.path for entry in artifact.manifest.contents} for kind, artifact in kept.items()}
     tables = {f"{name}.csv" for name in ("partition", "confusion", "class_accuracy")}
     assert files == {"results": tables | {"partition.png", "confusion.png"}, "model": {"model.pt"}}
-
-
-def read_ended(file):
-    """The records of a run that has ended: wandb's own process may write the last of them just after it has said so."""
-    until = time.monotonic() + 20
-    while not (records := wandb_file.read(file))["exit"] and time.monotonic() < until:
-        time.sleep(0.1)
-    return records
 
 
 def summary(records):
