@@ -1,10 +1,13 @@
 """A row of tensors per client: what each client remembers, or what the server keeps about each client.
 
 Only clients that have taken part cost memory: a million clients of which a thousand were drawn take a thousand rows,
-plus as many as a cohort has clients.
+plus as many as a cohort has clients. Of a run's several processes the first one alone keeps the rows, since it writes
+them to checkpoints, and sends the others those that a round needs: all of them call `take` at the same time.
+
 A store is a nested dict of tensors and numbers, so that a checkpoint can hold it: first, the row of every client that
-has none of its own yet; rows, a stack whose leading axis grows as needed; place, int64 [N], the index in `rows` of each
-client's row (-1: none); free, int64, indices of replaced rows, to be used again; count, rows in use and free together.
+has none of its own yet; rows, a stack whose leading axis grows as needed ({} where another process keeps it); place,
+int64 [N], the index in `rows` of each client's row (-1: none); free, int64, indices of replaced rows, to be used again;
+count, rows in use and free together.
 """
 
 from typing import Any
@@ -13,6 +16,8 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
+from fedexp.config import launch
+from fedexp.engine import ranks
 from fedexp.tree import Tree
 
 Store = dict[str, Any]
@@ -21,7 +26,7 @@ Store = dict[str, Any]
 def new(first: Tree, clients: int, device: torch.device | None = None) -> Store:
     """A store for N clients, none of which has a row. device: where rows are kept; None: on the device of `first`."""
     first = first if device is None else tree.to(first, device)
-    rows = tree.apply(lambda leaf: leaf.new_empty(0, *leaf.shape), first)
+    rows = tree.apply(lambda leaf: leaf.new_empty(0, *leaf.shape), first) if launch.is_first() else {}
     nobody, none = torch.full((clients,), -1), torch.empty(0, dtype=torch.int64)
     return {"first": first, "rows": rows, "place": nobody, "free": none, "count": 0}
 
@@ -36,7 +41,7 @@ def take(store: Store, ids: Tensor) -> Tree:
         where = place.to(rows.device).view(-1, *[1] * first.dim())
         return torch.where(where >= 0, rows[where.flatten()], first)
 
-    return tree.apply(chosen, store["first"], store["rows"])
+    return ranks.rows_from_first(lambda: tree.apply(chosen, store["first"], store["rows"]), store["first"], len(ids))
 
 
 def put(store: Store, ids: Tensor, new: Tree) -> Store:
@@ -53,8 +58,7 @@ def put(store: Store, ids: Tensor, new: Tree) -> Store:
     place[clients] = torch.cat([again, torch.arange(count, total)])
     free = torch.cat([free[len(again) :], replaced[replaced >= 0]])
     rows = store["rows"]
-    held = tree.length(rows)
-    if total > held:
+    if rows and total > (held := tree.length(rows)):
         more = max(total, min(len(place) + len(clients), 2 * held)) - held
         rows = tree.apply(lambda leaf: torch.cat([leaf, leaf.new_zeros(more, *leaf.shape[1:])]), rows)
     tree.put(rows, place[ids], new)
@@ -64,3 +68,11 @@ def put(store: Store, ids: Tensor, new: Tree) -> Store:
 def held(store: Store, ids: Tensor) -> Tensor:
     """Which of clients `ids` have a row of their own: bool [K]."""
     return store["place"][ids] >= 0
+
+
+def without_rows(values: Any) -> Any:
+    """Nested dicts as the processes that keep no rows have them: {} for the rows of every store in them."""
+    if not isinstance(values, dict):
+        return values
+    is_store = {"first", "rows", "place", "free", "count"} == values.keys()
+    return {name: {} if is_store and name == "rows" else without_rows(each) for name, each in values.items()}

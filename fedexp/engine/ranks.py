@@ -73,10 +73,8 @@ def exchanged(function: Callable[[], T]) -> list[T]:
     except Exception as raised:
         error = raised
     answers: list[Any] = [None] * size()
-    try:
+    with _all_alive():
         dist.all_gather_object(answers, (mine, error and _portable(error)))
-    except RuntimeError:
-        _end(ProcessLost())
     failures = [failure for _, failure in answers if failure is not None]
     if failures:
         _end(error if error is not None and answers[0][1] is not None else failures[0])
@@ -90,20 +88,33 @@ def agreed(function: Callable[[], T]) -> T:
     return found[0]
 
 
-def from_first(function: Callable[[], T], device: torch.device) -> T:
-    """What function() returns on the first rank, sent to all: nested dicts and lists of numbers, strings and tensors.
-    Tensors that are not on a CPU are moved to `device`."""
-    if size() == 1:
-        return function()
+def from_first(function: Callable[[], T], device: torch.device, sent: Callable[[T], T] = lambda found: found) -> T:
+    """What function() returns on the first rank; on the others, what `sent` leaves of it: nested dicts and lists of
+    numbers, strings and tensors. Tensors that are not on a CPU are moved to `device`."""
+    found: list[T] = []
 
     def written() -> bytes:
         file = io.BytesIO()
         if launch.is_first():
-            torch.save(function(), file)
+            found.append(function())
+            torch.save(sent(found[0]), file)
         return file.getvalue()
 
+    if size() == 1:
+        return function()
     content = io.BytesIO(exchanged(written)[0])
-    return torch.load(content, map_location=files.onto(device), weights_only=True)
+    return found[0] if found else torch.load(content, map_location=files.onto(device), weights_only=True)
+
+
+def rows_from_first(function: Callable[[], Tree], row: Tree, count: int) -> Tree:
+    """What function() returns on the first rank, `count` rows like `row`, sent to all, leaf by leaf."""
+    if size() == 1:
+        return function()
+    rows = function() if launch.is_first() else tree.apply(lambda leaf: leaf.new_empty(count, *leaf.shape), row)
+    with _all_alive():
+        for _, leaf in tree.leaves(rows):
+            dist.broadcast(leaf.view(torch.uint8), 0)  # as bytes, since gloo does not know all types
+    return rows
 
 
 def first_here(function: Callable[[], T]) -> T:
@@ -154,10 +165,8 @@ def _gathered(shares: list[list[int]], left: Tree, layout: list[Any], device: to
     for (_, leaf), part in zip(tree.leaves(left), box.split(widths, 1)):
         part[: len(leaf)] = leaf.to(device).reshape(len(leaf), leaf[0].numel()).contiguous().view(torch.uint8)
     boxes = [torch.empty_like(box) for _ in shares]
-    try:
+    with _all_alive():
         dist.all_gather(boxes, box)
-    except RuntimeError:
-        _end(ProcessLost())
     place = {client: rank * most + row for rank, mine in enumerate(shares) for row, client in enumerate(mine)}
     every = torch.cat(boxes)[[place[client] for client in range(len(place))]]
     return [
@@ -170,6 +179,15 @@ def _checksum(received: Tree) -> str:
     """A checksum of what the first client receives, by which ranks whose models differ are found."""
     sums = [leaf[0].double().sum() for _, leaf in tree.leaves(received)]
     return str(torch.stack(sums).tolist()) if sums else ""
+
+
+@contextmanager
+def _all_alive() -> Iterator[None]:
+    """An exchange between all processes: where one of them has ended, this one ends, too."""
+    try:
+        yield
+    except RuntimeError:
+        _end(ProcessLost())
 
 
 def _portable(error: Exception) -> Exception:

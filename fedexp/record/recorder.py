@@ -14,7 +14,7 @@ from torch import Tensor, tensor
 
 from fedexp.config import launch
 from fedexp.config.fingerprint import data_used
-from fedexp.engine import State, ranks
+from fedexp.engine import State, client_rows, ranks
 from fedexp.errors import Unsaved, require
 from fedexp.measure import accuracy
 from fedexp.measure.skew import mean_emd
@@ -72,7 +72,10 @@ class Recorder:
         """The run's State and the reference's as last saved; the history is restored, with the rows of rounds that are
         due. None where no good checkpoint exists. Raises ConfigError on another kind of device."""
         device = self.world.device
-        values, refused = ranks.from_first(lambda: self.folder.checkpoint.load(device), device)
+        values, refused = ranks.from_first(
+            lambda: self.folder.checkpoint.load(device), device,
+            sent=lambda found: (client_rows.without_rows(found[0]), found[1]),
+        )  # fmt: skip
         for line in refused:
             log.warning(line)
         if values is None:

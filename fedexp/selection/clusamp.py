@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.config.bounds import OneOf
-from fedexp.engine import Context, client_rows
+from fedexp.engine import Context, client_rows, ranks
 from fedexp.errors import require
 from fedexp.selection.uniform import Uniform
 from fedexp.tree import Params, Stack, Tree
@@ -61,7 +61,7 @@ class CluSamp(Uniform):
     def learn(self, memory: Tree, ids: Tensor, updates: Stack, ctx: Context) -> Tree:
         last = {name: updates[name] for name in memory["updates"]["first"]}
         store = client_rows.put(memory["updates"], ids, last)
-        rows = self.distances(ids, store)
+        rows = ranks.from_first(lambda: self.distances(ids, store), memory["distances"].device)
         distances = memory["distances"].clone()
         distances[ids], distances[:, ids] = rows, rows.T
         return {"updates": store, "distances": distances}

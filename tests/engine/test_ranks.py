@@ -15,7 +15,18 @@ from fedexp.engine import ranks
 from fedexp.errors import ConfigError
 
 COHORT = [*SMALL, *FEW, "clients_per_round=5", "hardware.workers=2"]  # of one thread each
-ONE_AFTER_ANOTHER = "import sys, fedexp\nfor words in sys.argv[1:]: fedexp.run(words)\n"
+ONE_AFTER_ANOTHER = """
+import sys, torch, fedexp
+from fedexp.config import launch
+from fedexp.engine import client_rows
+for words in sys.argv[1:]:
+    fedexp.run(words)
+rows = client_rows.new({"w": torch.zeros(2), "seen": torch.tensor(False)}, 6)
+rows = client_rows.put(rows, torch.tensor([4, 1]), {"w": torch.ones(2, 2), "seen": torch.tensor([True, True])})
+found = client_rows.take(rows, torch.tensor([1, 3]))
+assert found["w"].tolist() == [[1, 1], [0, 0]] and found["seen"].tolist() == [True, False]
+assert bool(rows["rows"]) == launch.is_first()
+"""
 NOTED = """
 import os, sys
 from pathlib import Path
@@ -25,11 +36,19 @@ main()
 """
 
 
-def torchrun(folder, script, *words):
-    """Two processes that carry out the script."""
+def torchrun(folder, script, *words, processes=2):
+    """Several processes that carry out the script."""
     path = folder / "script.py"
     path.write_text(script)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", path, *words]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+        path,
+        *words,
+    ]
     home = Path(__file__).parents[2]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(home)}
     return subprocess.Popen(
@@ -51,6 +70,29 @@ def test_two_processes_give_what_one_gives_and_one_goes_on(tmp_path, monkeypatch
         assert run(monkeypatch, tmp_path / f"{name} whole", *COHORT, *more, *kinds[name][:-1]) == 0
         assert same_results(tmp_path / name, tmp_path / f"{name} whole")
     assert result(tmp_path / "fedavg")["rounds"] == 4
+
+
+@pytest.mark.slow
+def test_three_processes_give_what_one_gives(tmp_path, monkeypatch):
+    """To the bit, with what clients and the server remember of each client, personal models and clients' chains."""
+    kinds = {
+        "fedcat": ["algorithm=fedcat"],
+        "personal": ["algorithm=apfl", "evaluate.clients=all"],
+        "fesem": ["algorithm=fesem", "algorithm.clusters=2"],
+        "clusamp": ["algorithm=scaffold", "selection=clusamp", "clients_per_round=3"],
+        "errors": ["algorithm=fedprox", "compression=top_k"],
+    }
+    for rounds in (3, 6):  # goes on from a checkpoint that the first process alone has read
+        lines = [
+            " ".join([*COHORT, *words, f"rounds={rounds}", f"output_root={tmp_path / name}"])
+            for name, words in kinds.items()
+        ]
+        job = torchrun(tmp_path, ONE_AFTER_ANOTHER, *lines, processes=3)
+        said = job.communicate(timeout=240)[0]
+        assert job.returncode == 0, said
+    for name, words in kinds.items():
+        assert run(monkeypatch, tmp_path / f"{name} whole", *COHORT, *words, "rounds=6") == 0
+        assert same_results(tmp_path / name, tmp_path / f"{name} whole"), name
 
 
 @pytest.mark.slow
