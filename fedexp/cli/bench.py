@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from hydra import initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -249,7 +249,7 @@ def print_hours(jobs: list[Job]) -> None:
         if job.plain is None:
             raise job.error
         check(job.config)
-        kind = _kind(job.config)
+        kind = json.dumps({key: value for key, value in job.plain.items() if key not in _ALIKE}, sort_keys=True)
         if kind not in known:
             print(f"a round of {job.name}", flush=True)
             known[kind] = in_a_fresh_process(job.config, 1, fast=True)["run"]
@@ -261,11 +261,6 @@ def print_hours(jobs: list[Job]) -> None:
     for row, values in rows.items():
         table.add_row(row, str(len(values)), f"{sum(values) / 3600:,.2f}")
     Console().print(table)
-
-
-def _kind(config: DictConfig) -> str:
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    return json.dumps({key: value for key, value in plain.items() if key not in _ALIKE}, sort_keys=True)
 
 
 def _ratio(values: tuple[float, float, float] | None) -> str:

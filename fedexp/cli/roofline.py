@@ -62,12 +62,10 @@ class Demand:
 
     def seconds(self, launch: float) -> tuple[float, str]:
         """The shortest time that it can take, and the limit that sets it. launch: seconds per kernel."""
-        times = {
-            "launches": self.kernels * launch, "memory": self.bytes / _BYTES,
-            "arithmetic": self.operations / _OPERATIONS,
-        }  # fmt: skip
-        limit = max(times, key=lambda name: times[name])
-        return times[limit], limit
+        return max(
+            (self.kernels * launch, "launches"), (self.bytes / _BYTES, "memory"),
+            (self.operations / _OPERATIONS, "arithmetic"),
+        )  # fmt: skip
 
 
 class Counter(TorchDispatchMode):
