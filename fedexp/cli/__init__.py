@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from importlib import import_module
 
+from rich.console import Console
+
 from fedexp.config.explain import exit_code
 
 PROGRAMS = ("again", "bench", "partition", "protocol", "report", "roofline", "study")
@@ -15,3 +17,9 @@ def carry_out(name: str, words: Sequence[str]) -> int:
         print(program.__doc__)
         return 0
     return exit_code(program.main, list(words))
+
+
+def console(width: int) -> Console:
+    """As wide as the terminal; `width` characters wide where the output is not a terminal's."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=width)

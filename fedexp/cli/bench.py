@@ -31,17 +31,16 @@ from typing import Any
 
 import torch
 from hydra import initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from fedexp.algorithms.fedavg import Stage
 from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config.compose import CONF, composed
 from fedexp.config.schema import check, section
 from fedexp.engine import Context, Engine, State
-from fedexp.errors import ConfigError, require
+from fedexp.errors import require
 from fedexp.experiment import last_round
 from fedexp.measure.evaluation import Evaluation
 from fedexp.round import Round, begin, one_round
@@ -75,18 +74,18 @@ class OurLoop:
         reference = build_reference(config, self.stages[-1].context, lambda: False)
         settings, measures = section(config, "evaluate"), build_measures(config)
         self.evaluation = Evaluation(settings, measures, reference, self.stages, ctx.world, config.rounds)
-        self.ctx, self.state, self.examples = self._ready(ctx), {"params": ctx.model.params()}, 0
+        self.ctx: Context | None = None
+        self.state: State = {"params": ctx.model.params()}
+        self.examples = 0
 
-    def enter(self, number: int) -> Stage:
+    def enter(self, number: int) -> None:
         """Begin a stage, as if the previous one had ended."""
-        stage, count = self.stages[number], self.state.get("round", 0) if number else 0
-        self.ctx = self._ready(stage.context)
+        self.stage = stage = self.stages[number]
+        self._open(stage.context)
         fresh: State = stage.begin(stage.algorithm, self.state, self.ctx)
-        inside = stage.inside(fresh, self.ctx)
-        self.ctx = self.ctx if inside is self.ctx else self._ready(inside)
-        self.stage = stage
-        self.state = begin(stage.algorithm, {**fresh, "round": count, "stage": number}, self.ctx)
-        return stage
+        self._open(stage.inside(fresh, self.ctx))
+        before = {"round": self.state.get("round", 0), "stage": number}
+        self.state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
 
     def round(self) -> Round:
         """The next round of this stage; `examples`: how many it trained on."""
@@ -99,16 +98,15 @@ class OurLoop:
         before = number and self.stages[number - 1].counted and last_round(self.stages, number - 1, self.config.rounds)
         return last_round(self.stages, number, self.config.rounds) - before
 
-    def evaluate(self, done: Round) -> None:
-        self.evaluation.row(self.stage, done)
-
     def close(self) -> None:
-        self.ctx.engine.close()
+        if self.ctx is not None:
+            self.ctx.engine.close()
 
-    def _ready(self, ctx: Context) -> Context:
-        if hasattr(self, "ctx"):
+    def _open(self, ctx: Context) -> None:
+        """Make `ctx` the one to train in, with an engine of its own."""
+        if ctx is not self.ctx:
             self.close()
-        return replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
+            self.ctx = replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -132,8 +130,8 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
     ours.enter(0)
     start = time.perf_counter() - began
     print(f"  started in {start:.1f} s", flush=True)
-    by_hand = [] if fast or not does_the_same(config) else hand_written(config, ours.ctx)
-    run, speeds, a_round = 0.0, list[list[float]](), 0.0
+    by_hand = [] if fast else hand_written(config, ours.ctx)
+    run = 0.0
     for number in range(len(ours.stages)):
         if number:
             print(f"  stage {number + 1} of {len(ours.stages)}", flush=True)
@@ -141,8 +139,8 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
         speeds, a_round, evaluation = _one_stage(ours, by_hand, rounds)
         run += ours.rounds(number) * (a_round + evaluation / config.evaluate.every)
     memory = peak_memory()
-    loops: list[Any] = [*by_hand, ours]
-    for loop in loops:
+    ours.close()
+    for loop in by_hand:
         loop.close()
     ratios = {type(loop).__name__: sorted(each[-1] / each[k] for each in speeds) for k, loop in enumerate(by_hand)}
     found = {name: (each[0], statistics.median(each), each[-1]) for name, each in ratios.items()}
@@ -153,13 +151,11 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _one_stage(
-    ours: OurLoop, by_hand: list[PlainLoop], rounds: int
-) -> tuple[list[list[float]], float, float]:  # fmt: skip
+def _one_stage(ours: OurLoop, by_hand: list[PlainLoop], rounds: int) -> tuple[list[list[float]], float, float]:
     """Samples a second of each loop, fedexp's last, round by round; fedexp's seconds a round, and an evaluation."""
     began = time.perf_counter()
     done = ours.round()
-    evaluation = seconds(lambda: ours.evaluate(done)) if ours.stage.counted else 0.0
+    evaluation = seconds(lambda: ours.evaluation.row(ours.stage, done)) if ours.stage.counted else 0.0
     for loop in by_hand:
         loop.round()
     print(f"  each loop once, to warm up: {time.perf_counter() - began:.1f} s", flush=True)
@@ -177,6 +173,8 @@ def _one_stage(
 
 def hand_written(config: DictConfig, ctx: Context) -> list[PlainLoop]:
     """The loops that can do this run: the plain one in full precision, the floor on a CPU."""
+    if not does_the_same(config):
+        return []
     loops = [PlainLoop(config, ctx)] if ctx.hardware.precision in ("float32", "float64") else []
     return [*loops, Floor(config, ctx)] if ctx.world.device.type == "cpu" else loops
 
@@ -193,15 +191,22 @@ def peak_memory() -> float:
 
 def jobs_and_rounds(words: list[str]) -> tuple[dict[str, list[str]], int]:
     """The overrides of each case, and how many rounds are measured. Raises ConfigError for a wrong number of rounds."""
-    cases = [word for word in words if word in CASES]
-    others = [word for word in words if word not in CASES]
-    measured = [word for word in others if word.startswith("rounds=")]
-    if not cases and len(measured) < len(others):
-        return {"composed": others}, 3
+    measured = [word for word in words if word.startswith("rounds=")]
+    jobs = chosen([word for word in words if word not in measured], CASES)
+    if "composed" in jobs:
+        return {"composed": words}, 3
     rounds = measured[-1].partition("=")[2] if measured else "3"
     require(rounds.isdigit() and int(rounds) >= 1, "rounds", rounds, "must be a number of at least 1")
-    others = [word for word in others if word not in measured]
-    return {name: [*CASES[name], *others] for name in cases or CASES}, int(rounds)
+    return jobs, int(rounds)
+
+
+def chosen(words: list[str], cases: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The overrides of each of the cases that are named; of all if nothing is; or of a composed run."""
+    names = [word for word in words if word in cases]
+    others = [word for word in words if word not in cases]
+    if others and not names:
+        return {"composed": others}
+    return {name: [*cases[name], *others] for name in names or cases}
 
 
 def main(words: list[str]) -> None:
@@ -215,9 +220,8 @@ def main(words: list[str]) -> None:
             print_hours(sweep.jobs)
             return
     compared = [] if fast else ["x plain loop (lowest to highest)", "x floor"]
-    table = Table(title=f"{rounds} alternating rounds each, torch {torch.__version__}")
-    for column in ("case", "start s", "round s", "samples/s", *compared, "peak memory GB", "whole run"):
-        table.add_column(column)
+    columns = ["case", "start s", "round s", "samples/s", *compared, "peak memory GB", "whole run"]
+    table = Table(*columns, title=f"{rounds} alternating rounds each, torch {torch.__version__}")
     for name, job in jobs.items():
         config = composed(["tracking=none", *job])
         print(f"{name}: {config.clients:,} clients, {config.rounds} rounds, of which {rounds} are measured", flush=True)
@@ -243,26 +247,20 @@ def print_hours(jobs: list[Job]) -> None:
     rows: dict[str, list[float]] = {}
     for job in jobs:
         if job.plain is None:
-            raise job.error or ConfigError("sweep", job.name, "cannot be composed")
+            raise job.error
         check(job.config)
-        kind = _kind(job.config)
+        kind = json.dumps({key: value for key, value in job.plain.items() if key not in _ALIKE}, sort_keys=True)
         if kind not in known:
             print(f"a round of {job.name}", flush=True)
             known[kind] = in_a_fresh_process(job.config, 1, fast=True)["run"]
         row = job.cell.row if job.cell is not None else job.name
         rows.setdefault(row, []).append(known[kind])
-    table = Table(title=f"hours on this machine, one run after another, torch {torch.__version__}")
-    for column in ("row", "runs", "hours"):
-        table.add_column(column)
+    title = f"hours on this machine, one run after another, torch {torch.__version__}"
+    table = Table("row", "runs", "hours", title=title)
     rows["all"] = [value for values in rows.values() for value in values]
     for row, values in rows.items():
         table.add_row(row, str(len(values)), f"{sum(values) / 3600:,.2f}")
     Console().print(table)
-
-
-def _kind(config: DictConfig) -> str:
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    return json.dumps({key: value for key, value in plain.items() if key not in _ALIKE}, sort_keys=True)
 
 
 def _ratio(values: tuple[float, float, float] | None) -> str:

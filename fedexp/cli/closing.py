@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import initialize_config_dir
-from rich.console import Console
 
+from fedexp.cli import console
 from fedexp.config.compose import CONF
 from fedexp.sweep.jobs import Sweep, sweeps
-from fedexp.sweep.plan import Hours, planned, show
+from fedexp.sweep.plan import planned, show
 from fedexp.sweep.progress import Composing
 
 
@@ -26,19 +26,14 @@ def compare(sweep: Sweep, folders: list[Path]) -> None:
         page = any_runs.compare_runs([run.at(asked.get(run.fingerprint, run.rounds)) for run in runs])
     else:
         page = comparison.compare(sweep, runs)
-    terminal(page, _console(80 if sweep.table is None else 200))
+    terminal(page, console(80 if sweep.table is None else 200))
     place = f"table={sweep.table.name}" if sweep.table else folders[0].parent
     print(f"fedexp: for curves, LaTeX and an interactive page: fedexp report {place}")
 
 
-def dry_run(words: Sequence[str], hours: Hours | None = None) -> None:
-    """Print what a sweep's command line would do. hours: estimates a run's hours on this machine; None: not shown."""
+def dry_run(words: Sequence[str]) -> None:
+    """Print what a sweep's command line would do."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         every = sweeps(words, say=Composing())
     for sweep in every:
-        show(sweep, planned(sweep), hours, _console(100))
-
-
-def _console(width: int) -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=width)
+        show(sweep, planned(sweep), console(100))

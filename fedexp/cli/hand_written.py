@@ -34,6 +34,8 @@ class PlainLoop:
     PyTorch's own threads. The data are normalised tensors in memory (no DataLoader). `examples`: number of examples
     that the last round trained on."""
 
+    layout = torch.contiguous_format  # of a batch in memory
+
     def __init__(self, config: DictConfig, ctx: Context) -> None:
         world = ctx.world
         self.config, self.local, self.precision = config, ctx.local, ctx.hardware.precision
@@ -59,7 +61,8 @@ class PlainLoop:
         for size, trained in zip(sizes, self.trained(cohort)):
             for name, value in trained.items():
                 merged[name] += (size / sum(sizes) * value).to(value.dtype)
-        self.weights = merged
+        for name, value in merged.items():
+            self.weights[name].copy_(value)  # in place: the floor's are in shared memory
         self.rounds += 1
 
     def trained(self, cohort: list[int]) -> Iterator[Weights]:
@@ -79,14 +82,11 @@ class PlainLoop:
         for batch in batches(self.config.seed, self.rounds, client, len(y), local):
             optimizer.zero_grad()
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-                loss = F.cross_entropy(self.net(self.batch(x, batch)), y[batch])
+                loss = F.cross_entropy(self.net(x[batch].contiguous(memory_format=self.layout)), y[batch])
             loss.backward()
             if local.max_grad_norm is not None:
                 nn.utils.clip_grad_norm_(weights, local.max_grad_norm)
             optimizer.step()
-
-    def batch(self, x: Tensor, rows: Tensor) -> Tensor:
-        return x[rows]
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -99,7 +99,8 @@ class Floor(PlainLoop):
     def __init__(self, config: DictConfig, ctx: Context) -> None:
         super().__init__(config, ctx)
         if self.x.dim() == 4:
-            self.net = self.net.to(memory_format=torch.channels_last)
+            self.layout = torch.channels_last
+            self.net = self.net.to(memory_format=self.layout)
         for value in self.weights.values():
             value.share_memory_()
         self.results = [{name: value.clone().share_memory_() for name, value in self.weights.items()}
@@ -115,13 +116,6 @@ class Floor(PlainLoop):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return construct(self.config.model, shape=shape, classes=classes)
 
-    def round(self) -> None:
-        before = self.weights
-        super().round()
-        for name, value in self.weights.items():
-            before[name].copy_(value)
-        self.weights = before  # these tensors are in shared memory
-
     def trained(self, cohort: list[int]) -> Iterator[Weights]:
         order = sorted(range(len(cohort)), key=lambda row: -len(self.clients[cohort[row]]))
         self.turn.value = 0
@@ -130,9 +124,6 @@ class Floor(PlainLoop):
         for pipe in self.pipes:
             pipe.recv()
         yield from self.results[: len(cohort)]
-
-    def batch(self, x: Tensor, rows: Tensor) -> Tensor:
-        return x[rows].contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x[rows]
 
     def close(self) -> None:
         for worker in self.workers:

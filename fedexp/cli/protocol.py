@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedexp.cli import console
+from fedexp.cli.usage import chosen_files
 from fedexp.config.comments import comments, heading
 from fedexp.config.compose import CONF, Composer, composed
+from fedexp.config.schema import flat
 from fedexp.errors import require
 
 
@@ -38,27 +38,17 @@ def card(config: DictConfig, words: list[str]) -> list[Entry]:
     """The entries of a checked config's paper. Raises ConfigError where no paper is chosen."""
     require(config.paper is not None, "paper", config.paper, "choose one, e.g. paper=fedcat")
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("config", words, RunMode.RUN).defaults
-        overrides = {each.key_or_group: each.value() for each in Composer().parse(words)}
-    given = {key for name, value in overrides.items() for key in _leaves(name, value)}
+        given = flat({each.key_or_group: each.value() for each in Composer().parse(words)})
+        files = chosen_files(words)
     places: dict[str, tuple[str, str]] = {}  # key to (file, place); if several files set a key, the last one counts
-    for default in found:
-        path = CONF / f"{default.config_path}.yaml"
-        of_paper = default.config_path.startswith("paper/") or f"/{config.paper}/" in f"/{default.config_path}"
-        if of_paper and path.is_file():
-            of_file = {**_choices(path), **comments(path, default.package or "", heading(path))}
-            places |= {key: (f"{default.config_path}.yaml", place) for key, place in of_file.items()}
+    for path, package in files:
+        file = path.relative_to(CONF).as_posix()
+        if file.startswith("paper/") or f"/{config.paper}/" in f"/{file}":
+            of_file = {**_choices(path), **comments(path, package, heading(path))}
+            places |= {key: (file, place) for key, place in of_file.items()}
     places.pop("paper", None)
     places |= {key: ("the command line", "") for key in given if key in places}
     return [Entry(key, _value(config, key), *place) for key, place in places.items()]
-
-
-def _leaves(name: str, value: Any) -> list[str]:
-    """The keys that an override sets: several if its value is a dictionary."""
-    if not isinstance(value, dict):
-        return [name]
-    return [key for part, each in value.items() for key in _leaves(f"{name}.{part}", each)]
 
 
 def _value(config: DictConfig, key: str) -> Any:
@@ -82,5 +72,4 @@ def main(words: list[str]) -> None:
         table.add_row(*(escape(str(each)) for each in (entry.key, entry.value, entry.file, entry.place)))
     for column in table.columns[:3]:
         column.no_wrap = True
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    console(200).print(table)

@@ -26,8 +26,8 @@ from typing import Any
 
 import yaml
 from hydra import initialize_config_dir
-from rich.console import Console
 
+from fedexp.cli import console
 from fedexp.config.compose import CONF
 from fedexp.config.words import parsed
 from fedexp.errors import ConfigError, require
@@ -39,20 +39,20 @@ from fedexp.report.page import Page
 from fedexp.report.paper_pages import paper_pages
 from fedexp.report.runs import read
 from fedexp.report.writers import terminal, write
-from fedexp.sweep.jobs import Sweep, sweeps
+from fedexp.sweep.jobs import sweeps
+
+_OWN = ("baseline=", "target=")  # words for the report, not for its runs
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without Python's garbage collector. It goes again and again through all that imported modules and runs hold,
     which stays until the report is written: a seventh of the time with a thousand runs."""
-    was_at_work = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_at_work:
-            gc.enable()
+        gc.enable()
 
 
 @_uncollected()
@@ -68,22 +68,19 @@ def main(words: list[str]) -> None:
     overrides = [word for word in chosen.words if not Path(word).is_dir()]
     for word in overrides:
         require("=" in word, "words", word, "is neither a folder that is there nor an override like table=fedcat_1")
-    asked = {"baseline": _taken(overrides, "baseline"), "targets": _targets(_taken(overrides, "target"))}
-    if chosen.dashboard:
-        _refuse_files(folders, chosen.to)
+    own = dict(word.split("=", 1) for word in overrides if word.startswith(_OWN))
+    overrides = [word for word in overrides if not word.startswith(_OWN)]
+    asked = {"baseline": own.get("baseline"), "targets": _targets(own.get("target"))}
+    if chosen.dashboard:  # made in wandb from a table's runs there
+        where = " ".join(map(str, folders))
+        right = "is of a table's runs in wandb, not of folders; say table=NAME instead"
+        require(not folders, "--dashboard", where, right)
+        require(chosen.to is None, "--to", chosen.to, "--dashboard writes no files; leave one of the two out")
     if folders and not any(word.lstrip("+").startswith("table=") for word in overrides):
         _any_runs(folders, overrides, chosen.to, asked)
         return
     with initialize_config_dir(str(CONF), version_base="1.3"):
         _tables(overrides, folders, chosen.to, chosen.dashboard, asked)
-
-
-def _taken(words: list[str], name: str) -> str | None:
-    """The value of the last word NAME=VALUE; all such words are removed: they are for the report, not for its runs."""
-    found = [word for word in words if word.startswith(f"{name}=")]
-    for word in found:
-        words.remove(word)
-    return found[-1].partition("=")[2] if found else None
 
 
 def _targets(text: str | None) -> list[float] | None:
@@ -97,25 +94,14 @@ def _targets(text: str | None) -> list[float] | None:
         raise ConfigError("target", text, "must be a fraction, or a list of them: [0.7,0.8]") from error
 
 
-def _refuse_files(folders: list[Path], to: Path | None) -> None:
-    """Raise ConfigError for folders: a dashboard is made in wandb from a table's runs there, without files."""
-    if folders:
-        where = " ".join(map(str, folders))
-        raise ConfigError("--dashboard", where, "is of a table's runs in wandb, not of folders; say table=NAME instead")
-    require(to is None, "--to", to, "--dashboard writes no files; leave one of the two out")
-
-
 def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict[str, Any]) -> None:
-    if rest:
-        raise ConfigError("words", " ".join(rest), "no such folder")
+    require(not rest, "words", " ".join(rest), "no such folder")
     runs = read(*folders)
-    if not runs:
-        raise ConfigError("words", " ".join(map(str, folders)), "no runs there")
+    require(bool(runs), "words", " ".join(map(str, folders)), "no runs there")
     reports, pages = to or folders[0] / "reports", by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
-    asked_of_all = {**asked, "baseline": None}  # the baseline asked for need not be in a paper's tables
-    for page in paper_pages(runs, **asked_of_all):
+    for page in paper_pages(runs, asked["targets"]):  # the baseline asked for need not be in a paper's tables
         _write(page, reports / page.name)
 
 
@@ -124,26 +110,21 @@ def _tables(
 ) -> None:
     words = [f"+{word}" if word.startswith("table=") else word for word in words]
     for sweep in sweeps(words):
-        if sweep.table is None:
-            raise ConfigError("words", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
-        if all(job.plain is None for job in sweep.jobs):
-            raise next(job.error for job in sweep.jobs if job.error is not None)
+        named = sweep.table is not None
+        require(named, "words", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
+        composed = [job for job in sweep.jobs if job.plain is not None]
+        if not composed:
+            raise sweep.jobs[0].error
         if wants_dashboard:
             dashboard(sweep)
             continue
-        root = _root(sweep)
+        root = Path(composed[0].plain["output_root"]).expanduser()
         page = compare(sweep, read(*(folders or [root])), **asked)
         _write(page, to or root / "reports" / page.name)
-
-
-def _root(sweep: Sweep) -> Path:
-    configs = [job.plain for job in sweep.jobs if job.plain is not None]
-    return Path(configs[0]["output_root"] if configs else "outputs").expanduser()
 
 
 def _write(page: Page, to: Path) -> None:
     """Write all files of a report, and print its text."""
     written = write(page, to)
-    console = Console(highlight=False)
-    terminal(page, console if console.is_terminal else Console(highlight=False, width=200))
+    terminal(page, console(200))
     print(f"{to}/{page.name}.{{{','.join(written)}}}")

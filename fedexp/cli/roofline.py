@@ -16,7 +16,6 @@ done once per round.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,11 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedexp.build import build_algorithm, build_context, build_dataset
-from fedexp.cli.bench import CASES
+from fedexp.cli.bench import CASES, OurLoop, chosen
 from fedexp.config.compose import composed
-from fedexp.engine import Engine
-from fedexp.round import begin, one_round
 
 _BYTES, _OPERATIONS, _LAUNCH, _REPLAY = 4.8e12, 67e12, 5e-6, 1.5e-6  # per second, per second, seconds, seconds
 # The CIFAR-10 benchmark of pfl-research, with the most similar of fedexp's models: pfl's two convolutions are narrower.
@@ -66,12 +62,10 @@ class Demand:
 
     def seconds(self, launch: float) -> tuple[float, str]:
         """The shortest time that it can take, and the limit that sets it. launch: seconds per kernel."""
-        times = {
-            "launches": self.kernels * launch, "memory": self.bytes / _BYTES,
-            "arithmetic": self.operations / _OPERATIONS,
-        }  # fmt: skip
-        limit = max(times, key=lambda name: times[name])
-        return times[limit], limit
+        return max(
+            (self.kernels * launch, "launches"), (self.bytes / _BYTES, "memory"),
+            (self.operations / _OPERATIONS, "arithmetic"),
+        )  # fmt: skip
 
 
 class Counter(TorchDispatchMode):
@@ -105,26 +99,18 @@ def a_step(config: DictConfig) -> tuple[Demand, float]:
     found = []
     for steps in (1, 2):
         config.local.steps = steps
-        ctx = build_context(config, build_dataset(config))
-        (stage, *_) = build_algorithm(config).stages(ctx)
-        inside = stage.context
-        inside = replace(inside, engine=Engine(inside.model, inside.world, inside.local, inside.hardware, inside.seed))
-        first = stage.begin(stage.algorithm, {"params": inside.model.params()}, inside)
-        state = begin(stage.algorithm, first, inside)
-        found.append(counted(partial(one_round, stage.algorithm, state, inside)))
-    return found[1] - found[0], float(max(inside.world.sizes))
+        loop = OurLoop(config)
+        loop.enter(0)
+        found.append(counted(loop.round))
+        loop.close()
+    return found[1] - found[0], float(max(loop.ctx.world.sizes))
 
 
 def main(words: list[str]) -> None:
     """Count what the words name and print the table."""
-    cases = {**CASES, "P": _P}
-    chosen = [word for word in words if word in cases]
-    others = [word for word in words if word not in cases]
-    jobs = {name: [*cases[name], *others] for name in chosen or cases} if chosen or not words else {"composed": words}
-    table = Table(title="an H200, estimated by roofline: not measured")
-    for column in ("case", "kernels a step", "MB a step", "GFLOP a step", "round", "round, replayed", "limit"):
-        table.add_column(column)
-    for name, job in jobs.items():
+    columns = ("case", "kernels a step", "MB a step", "GFLOP a step", "round", "round, replayed", "limit")
+    table = Table(*columns, title="an H200, estimated by roofline: not measured")
+    for name, job in chosen(words, {**CASES, "P": _P}).items():
         config = composed(["tracking=none", *job])
         step, size = a_step(config)
         batch, epochs = config.local.batch_size, config.local.epochs

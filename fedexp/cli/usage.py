@@ -16,10 +16,10 @@ from rich.table import Table
 from fedexp.config.bounds import Bound, OneOf, declared
 from fedexp.config.comments import comments
 from fedexp.config.compose import CONF
-from fedexp.config.schema import GROUPS, PARTS, Evaluate, Settings
+from fedexp.config.schema import GROUPS, PARTS, Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
 
-_INTERNAL = ("name", "_target_", "source")  # keys of a group that are no settings
+_INTERNAL = {"name", "_target_", "source"}  # keys of a group that are no settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # shown elsewhere, or set by fedexp itself
 _OF_GROUPS = {"dataset": "the data", "partition": "which client holds which examples", "model": "what is trained",
               "algorithm": "how the cohort's work is combined", "selection": "which clients take part",
@@ -44,20 +44,26 @@ def usage(words: Sequence[str], programs: Sequence[str]) -> None:
     """Print the help for the config that `words` choose. Raises the errors of composing it."""
     words = [word for word in words if "=" in word and not word.startswith("-")]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("config", words, RunMode.RUN).defaults
+        files = chosen_files(words)
         config = compose("config", overrides=words)
     told: dict[str, str] = {}
-    for default in found:
-        path = CONF / f"{default.config_path}.yaml"
-        if path.is_file():
-            told |= {key: text for key, text in comments(path, default.package or "", "").items() if text}
+    for path, package in files:
+        told |= {key: text for key, text in comments(path, package, "").items() if text}
     console = Console(highlight=False)
     said = [(f"fedexp {name}", _first_sentence(Path(__file__).with_name(f"{name}.py"))) for name in programs]
     _show(console, "Federated learning on non-IID data, as experiments", [*_COMMANDS, *said, *_FLAGS])
     _show(console, "Groups (GROUP=OPTION; the option chosen by default stands first)", _groups(config))
     _show(console, "Keys (KEY=VALUE), with the values that they have here", _keys(config, told))
     console.print("For an option's own keys: fedexp GROUP=OPTION --help")
+
+
+def chosen_files(words: Sequence[str]) -> list[tuple[Path, str]]:
+    """The files of conf/ of which a command line's config is composed, in their order; for each, the key that its own
+    keys are under. Hydra must be initialised."""
+    loader = GlobalHydra.instance().config_loader()
+    found = loader.compute_defaults_list("config", list(words), RunMode.RUN).defaults
+    files = [(CONF / f"{each.config_path}.yaml", each.package or "") for each in found]
+    return [(path, package) for path, package in files if path.is_file()]
 
 
 def _show(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -79,44 +85,29 @@ def _first_sentence(path: Path) -> str:
 def _groups(config: DictConfig) -> list[tuple[str, str]]:
     rows = []
     for group in (*GROUPS, *PARTS, "hardware", "tracking", "paper", "+table", "+scale"):
-        options = sorted(path.stem for path in (CONF / group.lstrip("+")).glob("*.yaml"))
         node = config.get(group)
-        chosen = node.get("name") if isinstance(node, DictConfig) else node
-        first = [option for option in options if option == (chosen or "none")]
-        options = [*first, *(option for option in options if option not in first)]
+        chosen = (node.get("name") if isinstance(node, DictConfig) else node) or "none"
+        known = [path.stem for path in (CONF / group.lstrip("+")).glob("*.yaml")]
+        options = sorted(known, key=lambda option: (option != chosen, option))
         rows.append((group, ", ".join(options) + (f"  ({_OF_GROUPS[group]})" if group in _OF_GROUPS else "")))
     return rows
 
 
 def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
-    bounds: dict[str, list[Bound]] = dict(declared(Settings))
-    for name, kind in (("local", Local), ("evaluate", Evaluate), ("hardware", Hardware)):
-        bounds |= {f"{name}.{key}": found for key, found in declared(kind).items()}
+    kinds = {"": Settings, "local.": Local, "evaluate.": Evaluate, "hardware.": Hardware}
+    bounds = {f"{before}{key}": found for before, kind in kinds.items() for key, found in declared(kind).items()}
     rows = []
-    for key, value in _leaves(config, ""):
+    plain: Any = OmegaConf.to_container(config)
+    for key, value in flat(plain).items():
+        if _INTERNAL & {*key.split(".")} or key.partition(".")[0] in _HIDDEN:
+            continue
+        shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
         text = told.get(key, "")
-        right = [each for each in bounds.get(key, []) if not (isinstance(each, OneOf) and _says(text, each))]
-        rows.append((f"{key}={value}", f"{text} ({', '.join(each.words for each in right)})" if right else text))
+        right = [each.words for each in bounds.get(key, []) if not _named(each, text)]
+        rows.append((f"{key}={shown}", f"{text} ({', '.join(right)})" if right else text))
     return rows
 
 
-def _says(text: str, bound: OneOf) -> bool:
+def _named(bound: Bound, text: str) -> bool:
     """Whether a comment already names all choices."""
-    return all(str(choice) in text for choice in bound.choices)
-
-
-def _leaves(node: DictConfig, before: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name in map(str, node):
-        key = f"{before}{name}"
-        if name in _INTERNAL or key in _HIDDEN:
-            continue
-        if OmegaConf.is_missing(node, name):
-            found.append((key, "???"))
-            continue
-        value = node._get_node(name) if OmegaConf.is_interpolation(node, name) else node[name]
-        if isinstance(value, DictConfig):
-            found += _leaves(value, f"{key}.")
-        else:
-            found.append((key, "null" if value is None else str(value).lower() if isinstance(value, bool) else value))
-    return found
+    return isinstance(bound, OneOf) and all(str(choice) in text for choice in bound.choices)

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from math import prod
@@ -53,8 +53,16 @@ class Sweep:
     """A table's runs, or those of an ordinary multirun (`table` is None)."""
 
     table: Table | None
-    jobs: list[Job] = field(default_factory=list)
-    scale: str | None = None
+    jobs: list[Job]
+    scale: str | None
+
+
+def by_run(jobs: Iterable[Job]) -> list[tuple[Job, list[Job]]]:
+    """Each run once, with all jobs that share it: it is the first of them with the most rounds."""
+    together: dict[str, list[Job]] = {}
+    for job in jobs:
+        together.setdefault(job.fingerprint or job.name, []).append(job)
+    return [(max(each, key=lambda job: job.plain["rounds"] if job.plain else 0), each) for each in together.values()]
 
 
 def sweeps(
@@ -74,14 +82,13 @@ def sweeps(
     _refuse_keys_of_no_config(compose, others)
     scale = _scale(compose, about_scale)
     if not chosen:
-        if about_table:
-            raise ConfigError("table", None, "no table is chosen; add one, e.g. +table=fedcat_1")
+        require(not about_table, "table", None, "no table is chosen; add one, e.g. +table=fedcat_1")
         named = any(each.key_or_group == "sweep" for each in others)
         name = [] if named else [word("sweep", _sweep_name(others))]
         every, jobs = list(_product(others)), []
         for fixed, swept in every:
             say(len(every))
-            jobs.append(_job(compose, _name(swept), [*fixed, *swept, *name], scale))
+            jobs.append(_job(compose, " ".join(swept) or "the only run", [*fixed, *swept, *name], scale))
         return [Sweep(None, jobs, scale.get("name"))]
     found = []
     for choice in _values(chosen[-1]):
@@ -146,32 +153,20 @@ def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> J
     try:
         if scale:
             words = [*words, word("+scale.name", scale.get("name")), *scaled(compose(words), scale)]
-        plain, make = compose.plain(words), partial(compose, words)
+        plain: Any = compose.plain(words)
         if plain is None:
             config = compose(words)
-            plain, make = _plain(config), partial(_same, config)
+            written: Any = OmegaConf.to_container(config)
+            check_plain_keys(written)  # first: a key that the schema lacks may not resolve
+            plain = OmegaConf.to_container(config, resolve=True)
         check_plain_keys(plain)  # one mistake, not one of every run
         for group in GROUPS:
             check_names(group, plain[group], GIVEN[group])
-        return Job(name, words, plain, make=make, fingerprint=fingerprint_of(plain))
+        return Job(name, words, plain, make=partial(compose, words), fingerprint=fingerprint_of(plain))
     except ConfigError as error:
         return Job(name, words, None, error)
     except OmegaConfBaseException as error:
         return Job(name, words, None, NoConfig(words, error))
-
-
-def _plain(config: DictConfig) -> Any:
-    """With all values resolved. Raises ConfigError for a key that the schema lacks, of which one may not resolve."""
-    try:
-        return OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException:
-        unresolved: Any = OmegaConf.to_container(config)
-        check_plain_keys(unresolved)
-        raise
-
-
-def _same(config: DictConfig) -> DictConfig:
-    return config
 
 
 def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]:
@@ -189,16 +184,11 @@ def _values(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [override.input_line]
     key, _, given = override.input_line.partition("=")
-    if not override.is_discrete_sweep():
-        raise ConfigError(key, given, "must be a list, choice, range or glob of values")
+    require(override.is_discrete_sweep(), key, given, "must be a list, choice, range or glob of values")
     values = list(islice(override.sweep_string_iterator(), _MOST + 1))
     require(bool(values), key, given, "contains no values")
     require(len(values) <= _MOST, key, given, f"stands for more than {_MOST} values; split the sweep")
     return [f"{override.get_key_element()}={value}" for value in values]
-
-
-def _name(swept: list[str]) -> str:
-    return " ".join(swept) or "the only run"
 
 
 def _sweep_name(overrides: list[Override]) -> str:
@@ -207,4 +197,4 @@ def _sweep_name(overrides: list[Override]) -> str:
     digits = hashlib.blake2b("\n".join(said).encode(), digest_size=3).hexdigest()
     swept = sorted(each.key_or_group for each in overrides if each.is_sweep_override())
     keys = re.sub(r"[^\w.-]+", "_", "-".join(swept))[:40]
-    return "-".join(["sweep", *([keys] if keys else []), digits])
+    return "-".join(filter(None, ("sweep", keys, digits)))

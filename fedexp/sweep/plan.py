@@ -1,9 +1,8 @@
 """The plan of a sweep for a dry run: its runs, each once, and the state of each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -12,9 +11,7 @@ from rich.table import Table
 from fedexp.errors import ConfigError
 from fedexp.record.folder import Folders, RunFolder
 from fedexp.record.status import Status
-from fedexp.sweep.jobs import Job, Sweep
-
-Hours = Callable[[DictConfig], float | None]  # a whole run's hours on this machine; None if unknown
+from fedexp.sweep.jobs import Job, Sweep, by_run
 
 
 @dataclass(frozen=True)
@@ -29,16 +26,8 @@ class Planned:
 
 def planned(sweep: Sweep) -> list[Planned]:
     """The runs, in order; cells that share a run are listed with it."""
-    together: dict[str, list[Job]] = {}
-    for job in sweep.jobs:
-        together.setdefault(job.fingerprint or job.name, []).append(job)
     folders = Folders()
-    found = []
-    for jobs in together.values():
-        job = max(jobs, key=lambda job: 0 if job.plain is None else job.plain["rounds"])
-        done, state = _state(job, folders)
-        found.append(Planned(job, [each.name for each in jobs], done, state))
-    return found
+    return [Planned(job, [each.name for each in cells], *_state(job, folders)) for job, cells in by_run(sweep.jobs)]
 
 
 def _state(job: Job, folders: Folders) -> tuple[bool, str]:
@@ -57,29 +46,21 @@ def _state(job: Job, folders: Folders) -> tuple[bool, str]:
     return False, str(Status.STARTED) if folder.path.is_dir() else "to do"
 
 
-def show(sweep: Sweep, runs: Sequence[Planned], hours: Hours | None, console: Console) -> None:
-    """Print the runs. hours: estimates a whole run's hours; None: no times are shown."""
+def show(sweep: Sweep, runs: Sequence[Planned], console: Console) -> None:
+    """Print the runs."""
     name = sweep.table.name if sweep.table else "sweep"
     console.print(f"[bold]{escape(name + (f' ({sweep.scale})' if sweep.scale else ''))}[/bold]")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("rounds", no_wrap=True, justify="right")
     table.add_column("state", overflow="fold")
-    if hours:
-        table.add_column("hours", no_wrap=True, justify="right")
-    left = 0.0
     for run in runs:
         more = f" and {len(run.cells) - 1} more" if len(run.cells) > 1 else ""
-        row = [run.cells[0] + more, str(run.job.plain["rounds"]) if run.job.plain else "", run.state]
-        if hours:
-            takes = None if run.done or run.job.plain is None else hours(run.job.config)
-            left += takes or 0.0
-            row.append("" if takes is None else f"{takes:.1f}")
-        table.add_row(*map(escape, row))
+        rounds = str(run.job.plain["rounds"]) if run.job.plain else ""
+        table.add_row(*map(escape, (run.cells[0] + more, rounds, run.state)))
     console.print(table)
     done = sum(run.done for run in runs)
     bad = sum(run.job.plain is None for run in runs)
     said = [f"{len(runs)} runs of {len(sweep.jobs)} cells", f"{done} done", f"{len(runs) - done - bad} to do"]
     said += [f"{bad} cannot be composed"] if bad else []
-    said += [f"about {left:.1f} hours"] if hours else []
     console.print(", ".join(said), markup=False)

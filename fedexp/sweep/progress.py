@@ -2,16 +2,18 @@
 
 import json
 import math
+import shlex
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 
 from fedexp.record.status import DONE, Status
+from fedexp.sweep.jobs import Job
 
 _STOPPED = (Status.FAILED, Status.INTERRUPTED)
+_LOOKS, _LINES = 2.0, 10.0  # seconds between two looks at the folders, and at least between two lines about them
 
 
 class Progress:
@@ -21,10 +23,9 @@ class Progress:
     def __init__(self, name: str) -> None:
         self.name = name
         self.console = Console(highlight=False)
-        self.found = self.done = self.diverged = self.todo = 0
+        self.found = self.done = self.diverged = 0
         self.failed: dict[str, str] = {}
         self.folders: dict[str, Path] = {}
-        self.started = time.monotonic()
 
     def begin(self, todo: int) -> None:
         self.todo, self.started = todo, time.monotonic()
@@ -39,13 +40,14 @@ class Progress:
     def wait(self, busy: int) -> None:
         self._print(f"{busy} runs are being done elsewhere; waiting for them")
 
-    def add_failure(self, name: str, reason: str) -> None:
-        self.failed[name] = reason
+    def add_failure(self, job: Job, reason: str) -> None:
+        """Keep why a run failed, and how to run it alone."""
+        self.failed[job.name] = f"{reason}\n    alone: python -m fedexp {shlex.join(job.words)}"
 
-    def say(self, running: str | int | None = None, done: int | None = None, failed: int | None = None) -> None:
-        """Print the progress line. running: the running run's name, or how many are running."""
-        done = self.done if done is None else done
-        failed = len(self.failed) if failed is None else failed
+    def say(self, running: str | int, done: int = 0, failed: int = 0) -> None:
+        """Print the progress line. running: the running run's name, or how many are running; done, failed: how many
+        more runs than have been added."""
+        done, failed = done + self.done, failed + len(self.failed)
         parts = [f"{self.found + done}/{self.found + self.todo} done"]
         if isinstance(running, int):
             parts.append(f"{running} running")
@@ -93,9 +95,8 @@ class Composing:
 class Watch:
     """Within the context, follows the folders of runs that other processes carry out."""
 
-    def __init__(self, progress: Progress, paths: list[Path], seconds: float = 2.0, between: float = 10.0) -> None:
-        self.progress, self.paths, self.seconds, self.between = progress, paths, seconds, between
-        self.began = time.time()
+    def __init__(self, progress: Progress, paths: list[Path]) -> None:
+        self.progress, self.paths, self.began = progress, paths, time.time()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -103,7 +104,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
 
@@ -118,17 +119,12 @@ class Watch:
 
     def _follow(self) -> None:
         before, said = None, 0.0
-        while not self._end.wait(self.seconds):
+        while not self._end.wait(_LOOKS):
             states = [self.status(path) for path in self.paths]
-            counts = (
-                states.count(Status.RUNNING),
-                sum(state in DONE for state in states),
-                sum(state in _STOPPED for state in states),
-            )
-            if counts != before and time.monotonic() - said >= self.between:
+            counts = [sum(state in kind for state in states) for kind in ((Status.RUNNING,), DONE, _STOPPED)]
+            if counts != before and time.monotonic() - said >= _LINES:
                 before, said = counts, time.monotonic()
-                running, done, failed = counts
-                self.progress.say(running, done, failed + len(self.progress.failed))
+                self.progress.say(*counts)
 
 
 def _duration(seconds: float) -> str:

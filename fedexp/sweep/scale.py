@@ -32,8 +32,8 @@ def scaled(config: DictConfig, scale: DictConfig) -> list[str]:
         if name in options:
             words.append(word(group, options[name]))
     for key, most in asked.get("at_most", {}).items():
-        value = OmegaConf.select(config, key)
-        if _has(config, key) and (value is None or value > most):
+        value = OmegaConf.select(config, key, default=most)  # a key that the config lacks needs no limit
+        if value is None or value > most:
             words.append(word(key, most))
             if key == "clients":
                 share = -(-config.clients_per_round * most // config.clients)  # rounded up
@@ -49,16 +49,6 @@ def _stand_in(config: DictConfig, dataset: dict[str, Any] | None) -> list[str]:
     if dataset is None or config.dataset["_target_"] == dataset["_target_"]:
         return []
     gone = [f"~dataset.{key}" for key in config.dataset if key not in ("name", "_target_")]
-    own = {key: value for key, value in dataset.items() if key not in ("name", "_target_")}
-    return [
-        *gone,
-        word("+dataset.source", f"{dataset['name']} in its place"),
-        word("dataset._target_", dataset["_target_"]),
-        *(word(f"+dataset.{key}", value) for key, value in own.items()),
-    ]
-
-
-def _has(config: DictConfig, key: str) -> bool:
-    parent, _, last = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    return isinstance(node, DictConfig) and last in node
+    own = [word(f"+dataset.{key}", value) for key, value in dataset.items() if key not in ("name", "_target_")]
+    source = word("+dataset.source", f"{dataset['name']} in its place")
+    return [*gone, source, word("dataset._target_", dataset["_target_"]), *own]

@@ -4,7 +4,6 @@ It skips the runs that are finished, starts the others through the chosen launch
 lists failed runs at the end instead of stopping at the first.
 """
 
-import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from fedexp.config import launch
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, require
 from fedexp.record.folder import Folders, RunFolder
 from fedexp.record.status import DONE
-from fedexp.sweep.jobs import Job, Sweep, sweeps
+from fedexp.sweep.jobs import Job, Sweep, by_run, sweeps
 from fedexp.sweep.progress import Composing, Progress, Watch
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -38,18 +37,17 @@ class FedexpSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
 
-    def sweep(self, arguments: list[str]) -> list[JobReturn]:
+    def sweep(self, arguments: list[str]) -> None:
         """Carry out all runs. Raises Incomplete if any failed, Interrupted after a signal."""
         count = launch.count()
         require(count == 1, "WORLD_SIZE", count, "torchrun is for one run; a sweep starts processes of its own")
-        returned: list[JobReturn] = []
         failures = 0
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as fedexp/__main__.py sets it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self.busy: list[Job] = []  # runs that other processes are carrying out
         every = sweeps(arguments, say=Composing())
         for each in every:
-            if each.jobs and all(job.plain is None for job in each.jobs):
+            if all(job.plain is None for job in each.jobs):
                 raise each.jobs[0].error
         folder = Path(self.config.hydra.sweep.dir)
         try:
@@ -58,14 +56,15 @@ class FedexpSweeper(Sweeper):
             raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
         for each in every:
             name = each.table.name if each.table else "sweep"
-            program = each.table.program if each.table else None
+            program = each.table and each.table.program
             require(program is None, "table", name, f"has a program of its own: python -m {program}")
             progress = Progress(name if each.scale is None else f"{name} ({each.scale})")
             todo = self._todo(each.jobs, progress)
-            carry_out = self._one_by_one if self._in_this_process else self._at_once
+            in_this_process = self.config.hydra.launcher._target_.endswith(".BasicLauncher")
+            carry_out = self._one_by_one if in_this_process else self._at_once
             try:
                 while todo or self.busy:
-                    returned += carry_out(todo, progress)
+                    carry_out(todo, progress)
                     todo = self._wait(progress)
             except (Interrupted, KeyboardInterrupt):
                 progress.interrupted()
@@ -75,22 +74,14 @@ class FedexpSweeper(Sweeper):
             self.closing(each, [path for path in progress.folders.values() if (path / "config.yaml").exists()])
         if failures:
             raise Incomplete(f"{failures} of the sweep's runs failed; the same command tries them again")
-        return returned
-
-    @property
-    def _in_this_process(self) -> bool:
-        return self.config.hydra.launcher._target_.endswith(".BasicLauncher")
 
     def _todo(self, jobs: Sequence[Job], progress: Progress) -> list[Job]:
         """The runs that are not finished, each once. Where cells share a run, the one with the most rounds counts."""
-        longest: dict[str, Job] = {}
         for job in jobs:
             if job.plain is None:
-                progress.add_failure(job.name, _with_command(str(job.error.right), job))
-            elif (other := longest.get(job.fingerprint)) is None or other.plain["rounds"] < job.plain["rounds"]:
-                longest[job.fingerprint] = job
+                progress.add_failure(job, job.error.right)
         folders = Folders()
-        todo = [job for job in longest.values() if self._is_to_do(job, folders, progress)]
+        todo = [job for job, _ in by_run(jobs) if job.plain and self._is_to_do(job, folders, progress)]
         progress.begin(len(todo))
         return todo
 
@@ -100,23 +91,21 @@ class FedexpSweeper(Sweeper):
         try:
             found = folder.finished(job.plain["rounds"])
         except ConfigError as error:
-            progress.add_failure(job.name, _with_command(str(error), job))
+            progress.add_failure(job, str(error))
             return False
         progress.found += found is not None
         return found is None
 
-    def _one_by_one(self, jobs: list[Job], progress: Progress) -> list[JobReturn]:
-        returned: list[JobReturn] = []
+    def _one_by_one(self, jobs: list[Job], progress: Progress) -> None:
         for number, job in enumerate(jobs):
-            progress.say(running=job.name)
-            returned += self.launcher.launch([job.words], initial_job_idx=number)
-            self._note(job, returned[-1], progress)
-        return returned
+            progress.say(job.name)
+            (returned,) = self.launcher.launch([job.words], initial_job_idx=number)
+            self._note(job, returned, progress)
 
-    def _at_once(self, jobs: list[Job], progress: Progress) -> list[JobReturn]:
+    def _at_once(self, jobs: list[Job], progress: Progress) -> None:
         """Hand all jobs to the launcher at once; progress is read from their folders."""
         if not jobs:
-            return []
+            return
         paths = [progress.folders[job.fingerprint] for job in jobs]
         with Watch(progress, paths) as watch:
             try:
@@ -125,14 +114,12 @@ class FedexpSweeper(Sweeper):
                 for job, path in zip(jobs, paths):
                     status = watch.status(path)
                     if status not in DONE:
-                        reason = f"{status or 'not done'} when the launcher ended: {_say(error)}"
-                        progress.add_failure(job.name, _with_command(reason, job))
+                        progress.add_failure(job, f"{status or 'not done'} when the launcher ended: {_say(error)}")
                     else:
                         progress.add_done(status)
-                return []
+                return
         for job, each in zip(jobs, returned):
             self._note(job, each, progress)
-        return returned
 
     def _note(self, job: Job, returned: JobReturn, progress: Progress) -> None:
         value: Any = returned._return_value  # the property would raise a failed job's exception
@@ -143,7 +130,7 @@ class FedexpSweeper(Sweeper):
         elif isinstance(value, Busy):
             self.busy.append(job)
         else:
-            progress.add_failure(job.name, _with_command(_say(value), job))
+            progress.add_failure(job, _say(value))
 
     def _wait(self, progress: Progress) -> list[Job]:
         """Wait until other processes have ended some of the busy runs; returns those that they have not finished."""
@@ -153,14 +140,8 @@ class FedexpSweeper(Sweeper):
         while self.busy and not free:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
             free = [job for job in self.busy if not RunFolder(job.plain, job.fingerprint).is_busy()]
-        ended = {job.fingerprint for job in free}
-        self.busy = [job for job in self.busy if job.fingerprint not in ended]
+        self.busy = [job for job in self.busy if job not in free]
         return [job for job in free if self._is_to_do(job, Folders(), progress)]
-
-
-def _with_command(reason: str, job: Job) -> str:
-    """Why a run failed, and how to run it alone."""
-    return f"{reason}\n    alone: python -m fedexp {shlex.join(job.words)}"
 
 
 def _say(error: BaseException) -> str:

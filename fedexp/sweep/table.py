@@ -28,6 +28,10 @@ from fedexp.config.fingerprint import DRAWS
 from fedexp.errors import ConfigError, nearest, require
 
 KINDS = ("final", "best", "last", "rounds_to", "reduction", "information")
+_DEFAULTS = {
+    "name": None, "title": None, "paper": None, "program": None, "measure": "final", "seeds": [0], "select": None,
+    "published": None, "reference": None, "compare": "columns", "rows": None, "columns": [], "repeats": "seed",
+}  # fmt: skip
 _OWN_WORDS = {"label", "measure", "published", "columns", "reference", "where"}
 _CSV_COLUMNS = {
     "dataset": "dataset", "partition": "partition", "algorithm": "algorithm", "model": "model",
@@ -87,7 +91,7 @@ class Line:
 
     overrides: dict[str, Any]
     label: str
-    words: dict[str, Any] = field(default_factory=dict)
+    words: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -113,46 +117,32 @@ class Table:
     paper: str | None
     seeds: list[int]
     cells: list[Cell]
-    program: str | None = None  # the words after python -m that make its runs, if a sweep cannot
-    compare: str = "columns"  # what is compared: the columns of a row, or the rows of a column
-    repeats: str = "seed"  # the key that takes the values in `seeds`
+    program: str | None  # the words after python -m that make its runs, if a sweep cannot
+    compare: str  # what is compared: the columns of a row, or the rows of a column
+    repeats: str  # the key that takes the values in `seeds`
 
     @classmethod
     def read(cls, node: DictConfig) -> "Table":
         """The table in the `table` node of a composed config; `select` keeps the cells whose names it matches."""
-        plain: Any = OmegaConf.to_container(node, resolve=True)
-        known = {
-            "name", "title", "paper", "program", "measure", "seeds", "select", "published", "reference", "compare",
-            "rows", "columns", "repeats",
-        }  # fmt: skip
-        for key in plain:
-            require(key in known, f"table.{key}", plain[key], f"no such key; {nearest(key, known)}")
+        given: Any = OmegaConf.to_container(node, resolve=True)
+        for key, value in given.items():
+            require(key in _DEFAULTS, f"table.{key}", value, f"no such key; {nearest(key, _DEFAULTS)}")
+        plain = {**_DEFAULTS, **given}
         for key in ("name", "rows"):
-            require(bool(plain.get(key)), f"table.{key}", plain.get(key), "must be given")
-        columns = _lines(plain.get("columns", []), "columns")
+            require(bool(plain[key]), f"table.{key}", plain[key], "must be given")
+        columns = _lines(plain["columns"], "columns")
         cells = []
         for row in _lines(plain["rows"], "rows"):
             own = _lines(row.words["columns"], "columns") if "columns" in row.words else columns
             require(bool(own), "table.columns", None, f"must be given, as row {row.label} has none of its own")
             cells += [_cell(plain, row, column) for column in own]
-        cells = _selected(cells, plain.get("select"))
-        seeds = plain.get("seeds", [0])
-        seeds = seeds if isinstance(seeds, list) else [seeds]
+        cells = _selected(cells, plain["select"])
+        seeds = plain["seeds"] if isinstance(plain["seeds"], list) else [plain["seeds"]]
         require(bool(seeds), "table.seeds", seeds, "must name at least one")
-        compare = plain.get("compare", "columns")
-        require(compare in ("columns", "rows"), "table.compare", compare, "must be columns or rows")
-        repeats = plain.get("repeats", "seed")
-        require(repeats in DRAWS, "table.repeats", repeats, f"must be one of {', '.join(DRAWS)}")
-        return cls(
-            plain["name"],
-            plain.get("title", plain["name"]),
-            plain.get("paper"),
-            seeds,
-            cells,
-            plain.get("program"),
-            compare,
-            repeats,
-        )
+        require(plain["compare"] in ("columns", "rows"), "table.compare", plain["compare"], "must be columns or rows")
+        require(plain["repeats"] in DRAWS, "table.repeats", plain["repeats"], f"must be one of {', '.join(DRAWS)}")
+        kept = {key: plain[key] for key in ("name", "paper", "program", "compare", "repeats")}
+        return cls(title=plain["title"] or plain["name"], seeds=seeds, cells=cells, **kept)
 
     @property
     def repetitions(self) -> str:
@@ -179,10 +169,7 @@ def _lines(said: Any, which: str) -> list[Line]:
         keys = {key: value if isinstance(value, list) else [value] for key, value in entry.items() if key not in words}
         expanded += [(dict(zip(keys, values)), words) for values in itertools.product(*keys.values())]
     labels = _labels([overrides for overrides, _ in expanded])
-    return [
-        Line(overrides, _fill(words["label"], overrides) if "label" in words else label, words)
-        for (overrides, words), label in zip(expanded, labels)
-    ]
+    return [Line(own, _fill(words.get("label", label), own), words) for (own, words), label in zip(expanded, labels)]
 
 
 def _labels(lines: list[dict[str, Any]]) -> list[str]:
@@ -190,7 +177,8 @@ def _labels(lines: list[dict[str, Any]]) -> list[str]:
     keys = dict.fromkeys([*_NAMES, *(key for line in lines for key in line)])
     labels = [""] * len(lines)
     for key in keys:
-        more = [_join(label, _say(key, line[key]) if key in line else "") for label, line in zip(labels, lines)]
+        said = [_say(key, line[key]) if key in line else "" for line in lines]
+        more = [f"{label} {each}".strip() for label, each in zip(labels, said)]
         if labels == [""] * len(lines) or len(set(more)) > len(set(labels)):
             labels = more
     return labels
@@ -200,17 +188,13 @@ def _say(key: str, value: Any) -> str:
     return str(value) if key in _NAMES else f"{_SHORT.get(key, key.rsplit('.', 1)[-1])}={value}"
 
 
-def _join(label: str, more: str) -> str:
-    return f"{label} {more}".strip()
-
-
 def _fill(text: str, overrides: dict[str, Any]) -> str:
     return re.sub(r"\{([\w.]+)\}", lambda found: str(overrides.get(found[1], found[0])), text)
 
 
 def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
     overrides = {**row.overrides, **column.overrides}
-    measure = Measure.parse(column.words.get("measure") or row.words.get("measure") or plain.get("measure", "final"))
+    measure = Measure.parse(column.words.get("measure") or row.words.get("measure") or plain["measure"])
     published = {csv: str(overrides[key]) for key, csv in _CSV_COLUMNS.items() if key in overrides}
     if measure.kind == "rounds_to":
         published["metric"] = f"rounds_to_{100 * measure.argument:g}_percent"
@@ -218,14 +202,11 @@ def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
         where = {key: _fill(str(value), overrides) for key, value in row.words.get("where", {}).items()}
         measure = replace(measure, where=where)
         published["metric"] = measure.argument
-    for said in (plain.get("published"), row.words.get("published"), column.words.get("published")):
-        published |= {key: _fill(str(value), overrides) for key, value in (said or {}).items()}
-    reference = None
-    if measure.kind == "reduction":
-        said = {}
-        for place in (plain, row.words, column.words):
-            said |= place.get("reference") or {}
-        reference = {**overrides, **said}
+    reference = dict(overrides) if measure.kind == "reduction" else None
+    for said in (plain, row.words, column.words):
+        published |= {key: _fill(str(value), overrides) for key, value in (said.get("published") or {}).items()}
+        if reference is not None:
+            reference |= said.get("reference") or {}
     return Cell(row.label, column.label, overrides, measure, published, reference)
 
 
