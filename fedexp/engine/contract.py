@@ -10,7 +10,7 @@ from torch import Tensor
 from fedexp import randomness
 from fedexp.config.settings import Local
 from fedexp.models.classifier import Model
-from fedexp.tree import Params, Stack, Tree, take
+from fedexp.tree import Params, Tree, take
 from fedexp.world import World
 
 
@@ -182,17 +182,3 @@ class Trained(NamedTuple):
 
 
 State = dict[str, Any]  # the server's memory and the clients': nested dicts of tensors, and plain numbers
-
-__all__ = [
-    "Batch",
-    "Client",
-    "ClientFunctions",
-    "Examples",
-    "Params",
-    "Pass",
-    "Question",
-    "Stack",
-    "State",
-    "Trained",
-    "Tree",
-]
