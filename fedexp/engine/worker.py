@@ -5,6 +5,7 @@ import mmap
 import os
 import signal
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -74,22 +75,17 @@ def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions,
     _keep_freed_memory()
     parent = os.getppid()
     training = replace(training, stopped=lambda: os.getppid() != parent)  # a server that was killed cannot say so
-    while True:
-        try:
+    with suppress(EOFError, OSError):  # of the pipe: the server has gone, or has given up on this round
+        while True:
             number, row, task = pipe.recv()
-        except (EOFError, OSError):  # the latter where the last answer was never read
-            return
-        failure = None
-        try:
-            exchange.leave(row, training.train(algorithm, number, task, exchange.received(row)))
-        except Interrupted:
-            return
-        except Exception:
-            failure = traceback.format_exc()
-        try:
+            failure = None
+            try:
+                exchange.leave(row, training.train(algorithm, number, task, exchange.received(row)))
+            except Interrupted:
+                return
+            except Exception:
+                failure = traceback.format_exc()
             pipe.send(failure)
-        except OSError:
-            return  # the server has gone, or has given up on this round: nobody reads
 
 
 def _layout(received: Tree) -> list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]:

@@ -11,8 +11,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import cast
@@ -47,7 +46,9 @@ class WorkerPool:
         self.exchange = Exchange(received, form, len(tasks))
         self.workers: dict[Connection, ForkProcess] = {}
         try:
-            with _kept_free(_SPARE_FILES):
+            with ExitStack() as spare:
+                for _ in range(_SPARE_FILES):
+                    spare.enter_context(open(os.devnull))
                 for _ in range(count):
                     self._start()
         except BaseException as error:
@@ -69,10 +70,8 @@ class WorkerPool:
         while waiting or busy:
             for pipe in [pipe for pipe in self.workers if pipe not in busy][: len(waiting)]:
                 busy[pipe] = row = waiting.pop()
-                try:
+                with suppress(OSError):  # it has died: its pipe has ended, which is found below
                     pipe.send((number, row, tasks[row]))
-                except OSError:
-                    waiting.append(self._lost(busy, pipe, tasks, tried))
             for pipe in cast(list[Connection], wait(list(busy), timeout=0.5)):
                 try:
                     failure = pipe.recv()
@@ -158,12 +157,3 @@ def _is_stopped(worker: ForkProcess) -> bool:
         return os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return False  # it has ended, and multiprocessing has already collected it
-
-
-@contextmanager
-def _kept_free(count: int) -> Iterator[None]:
-    """Within the context `count` fewer files can be opened than after it."""
-    with ExitStack() as held:
-        for _ in range(count):
-            held.enter_context(open(os.devnull))
-        yield
