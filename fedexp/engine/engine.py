@@ -30,7 +30,7 @@ class Engine:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.training = LocalTraining(model, world, local, seed, hardware.precision, hardware.compile, stopped)
-        self.hardware = hardware
+        self.world, self.hardware = world, hardware
         require(
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
             "compiling is for vectorized cohorts, not for workers; add hardware.engine=vectorized",
@@ -46,19 +46,11 @@ class Engine:
         # Some of cuDNN's algorithms for a convolution's gradient add in an order that changes from call to call.
         torch.backends.cudnn.deterministic = True
 
-    @property
-    def world(self) -> World:
-        return self.training.world
-
     def fastest_tiles(self, cohort: int) -> dict[str, int]:
         """The tiles' side of each convolution, by path, that is faster in tiles here, for cohorts of `cohort`."""
         hardware, world = self.hardware, self.world
-        alone = self.mechanism == "workers" and world.device.type == "cpu"
-        if (
-            not alone
-            or hardware.convolution == "direct"
-            or (hardware.precision, world.dtype) != ("float32", torch.float32)
-        ):
+        here = self.mechanism, world.device.type, hardware.convolution, hardware.precision
+        if here != ("workers", "cpu", "auto", "float32"):
             return {}
         largest = min(self.training.local.batch_size, int(world.sizes.max()))
         threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
@@ -145,9 +137,8 @@ class Engine:
         """Train all or some clients of a cohort of `cohort` in this process and its workers."""
         if self.mechanism == "vectorized":
             return self._in_chunks(algorithm, number, tasks, received)
-        workers = min(self.hardware.worker_count, len(tasks))
         try:
-            pool = self._pool(algorithm, tasks, received, workers) if self._has_workers(cohort) else None
+            pool = self._pool(algorithm, tasks, received) if self._has_workers(cohort) else None
             if pool is not None:
                 return pool.train(number, tasks, received)
         except BaseException:
@@ -155,16 +146,14 @@ class Engine:
             raise
         return train_one_by_one(self.training, algorithm, number, tasks, received)
 
-    def _pool(
-        self, algorithm: ClientFunctions, tasks: list[Task], received: Tree, workers: int
-    ) -> WorkerPool | None:  # fmt: skip
+    def _pool(self, algorithm: ClientFunctions, tasks: list[Task], received: Tree) -> WorkerPool | None:
         """This algorithm's pool, a new one where it has none that fits; None where no worker can be started."""
         for pool in [each for each in self.pools if each.algorithm == algorithm]:
             if pool.exchange.fits(len(tasks), received):
                 return pool
             self.pools.remove(pool)
             pool.close()
-        asked = self.hardware.workers
+        asked, workers = self.hardware.workers, min(self.hardware.worker_count, len(tasks))
         try:
             pool = WorkerPool(self.training, algorithm, tasks, received, workers, fewer=asked == "auto")
         except OSError as error:
@@ -182,16 +171,15 @@ class Engine:
         done = 0
         while done < len(tasks):
             rows = slice(done, done + (self.at_once or len(tasks)))
-            some = tree.take(received, rows)
+            size = len(tasks[rows])
             try:
+                some = tree.take(received, rows)
                 parts.append(train_vectorized(self.training, algorithm, number, tasks[rows], some))
+                done += size
             except torch.OutOfMemoryError:
-                size = len(tasks[rows])
                 if size == 1:
                     raise
                 self.at_once = -(-size // 2)
                 torch.cuda.empty_cache()
                 log.warning("out of device memory with %d clients at once; going on with %d", size, self.at_once)
-                continue
-            done += len(tasks[rows])
         return tree.join(parts)

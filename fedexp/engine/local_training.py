@@ -37,9 +37,9 @@ class LocalTraining:
     world: World
     local: Local
     seed: int
-    precision: str = "float32"
-    compiled: bool = False
-    stopped: Callable[[], bool] = lambda: False
+    precision: str
+    compiled: bool
+    stopped: Callable[[], bool]
     tiles: dict[str, int] = field(default_factory=dict)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -115,17 +115,17 @@ class LocalTraining:
 
         untrained: take no step, to learn the form of the result.
         """
-        uploads: Tree = {}
-        kept, reported = received["memory"], torch.zeros((), dtype=self.world.dtype)
+        done: Tree = {}
+        kept = received["memory"]
         for each in self.passes(algorithm, task):
             client = self.client(each, number, task.client, received["download"], kept["own"])
             params, loss = self._carry_out(each, number, task.client, client, untrained)
             if each.functions is algorithm:
-                reported = loss
                 uploads, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
+                done = {"uploads": uploads, "loss": loss}
             else:
                 kept = {**kept, "own": each.functions.remember(params, client)}
-        return {"uploads": uploads, "memory": kept, "loss": reported}
+        return {**done, "memory": kept}
 
     def _carry_out(
         self, each: Pass, number: int, owner: int, client: Client, untrained: bool
@@ -137,7 +137,6 @@ class LocalTraining:
         rows, tensors, total = world.of(owner), list(weights.values()), torch.zeros((), dtype=world.dtype)
         optimizer = Optimizer(tensors, local, local.rate(number), fused=True)
         plan = () if untrained else batches(self.seed, number, owner, len(rows), local, each.stream)
-        steps = 0
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], client.key + step
             x = world.prepare(chosen, key)
@@ -153,10 +152,10 @@ class LocalTraining:
                     grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
             optimizer.step(tensors, [grads[name] for name in weights])
             params.update(statistics)
-            total, steps = total + loss.detach(), step + 1
+            total = total + loss.detach()
             if self.stopped():
                 raise Interrupted
-        return {name: value.detach() for name, value in params.items()}, (total / max(1, steps)).to(world.dtype)
+        return {name: value.detach() for name, value in params.items()}, (total / client.steps).to(world.dtype)
 
 
 @torch.no_grad()

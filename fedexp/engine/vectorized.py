@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -32,8 +31,8 @@ def train_vectorized(
 ) -> Tree:
     """Carry out all tasks at once. received: downloads and memory; gives uploads, memory and mean local losses, named
     as in `Trained`; all leaves are [K, ...]."""
-    uploads, kept, clients = {}, received["memory"], [task.client for task in tasks]
-    reported = torch.zeros(len(tasks), dtype=training.world.dtype, device=training.world.device)
+    done: Tree = {}
+    kept, clients = received["memory"], [task.client for task in tasks]
     for passes in zip(*(training.passes(algorithm, task) for task in tasks)):
         functions = passes[0].functions
         stack, cohort, losses, rank = _carry_out(training, passes, number, clients, received["download"], kept["own"])
@@ -43,10 +42,10 @@ def train_vectorized(
                 lambda params, client, errors: finish(algorithm, training.model.weights, params, client, errors),
                 stack, cohort, tree.choose(kept["compression"], rank),
             )  # fmt: skip
-            uploads, kept, reported = tree.choose(uploads, back), tree.choose(kept, back), losses[back]
+            done, kept = {"uploads": tree.choose(uploads, back), "loss": losses[back]}, tree.choose(kept, back)
         else:
             kept = {**kept, "own": tree.choose(over_clients(functions.remember, stack, cohort), back)}
-    return {"uploads": uploads, "memory": kept, "loss": reported}
+    return {**done, "memory": kept}
 
 
 def _carry_out(
@@ -76,7 +75,7 @@ def _carry_out(
         step(training, algorithm, optimizer, live, total[:active], batch, now, padded)
         if training.stopped():
             raise Interrupted
-    return stack, cohort, total / torch.tensor(taken, device=device), rank
+    return stack, cohort, total / cohort.steps, rank
 
 
 def _step(
@@ -151,9 +150,9 @@ def _batches(
         for each, client in zip(passes, ids)
     ]
     width = max(table.shape[1] for table in tables)
-    where = torch.stack(
-        [F.pad(table, (0, width - table.shape[1], 0, taken[0] - len(table)), value=-1) for table in tables], 1
-    )
+    where = torch.full((taken[0], len(ids), width), -1)
+    for k, table in enumerate(tables):
+        where[: len(table), k, : table.shape[1]] = table
     real = where >= 0  # [steps, K, B]
     share = real.to(world.dtype) / real.sum(2, keepdim=True).clamp_min(1)
     starts = torch.tensor([world.starts[client] for client in ids])
