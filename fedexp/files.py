@@ -124,10 +124,9 @@ class _Counted:
 
 def _check(file: io.BufferedReader) -> None:
     length = os.fstat(file.fileno()).st_size - len(_last_line(_digest(), 0))
-    digest, left, block = _digest(), length, memoryview(bytearray(_BLOCK))
-    while left > 0 and (count := file.readinto(block[: min(left, _BLOCK)])):
-        digest.update(block[:count])
-        left -= count
+    digest = _digest()
+    for first in range(0, length, _BLOCK):
+        digest.update(file.read(min(_BLOCK, length - first)))
     found = file.read()
     if not found.startswith(_MARK):
         raise Damaged("has no checksum at its end: damaged, cut short, or saved by an earlier version of fedexp")

@@ -35,8 +35,8 @@ def mix(value: Tensor) -> Tensor:
     Two rounds of a 31-bit multiply-xorshift hash; 31 bits, so that no product leaves int64.
     """
     value = (value ^ (value >> 31)) & 0x7FFFFFFF
-    for multiplier in (0x3C6EF372, 0x1B873593):
-        value = ((value ^ (value >> 15)) * (multiplier | 1)) & 0x7FFFFFFF
+    for multiplier in (0x3C6EF373, 0x1B873593):
+        value = ((value ^ (value >> 15)) * multiplier) & 0x7FFFFFFF
     return value ^ (value >> 13)
 
 

@@ -145,4 +145,4 @@ def split(vector: Tensor, like: Params) -> Params:
 
 def size_in_bytes(tree: Tree) -> int:
     """Bytes of all leaves as if each row were its own (views over shared rows count in full)."""
-    return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))
+    return sum(leaf.nbytes for _, leaf in leaves(tree))

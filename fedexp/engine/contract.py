@@ -10,7 +10,7 @@ from torch import Tensor
 from fedexp import randomness
 from fedexp.config.settings import Local
 from fedexp.models.classifier import Model
-from fedexp.tree import Params, Stack, Tree, take
+from fedexp.tree import Params, Tree, take
 from fedexp.world import World
 
 
@@ -118,7 +118,13 @@ class Privacy(Protocol):
     def clip(self, update: Params, received: Tree) -> tuple[Params, Tree]: ...
 
 
-class ClientFunctions(Protocol):
+class Question(Protocol):
+    """What the server can ask clients without training: any object with an algorithm's `inspect`."""
+
+    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree: ...
+
+
+class ClientFunctions(Question, Protocol):
     """The part of an algorithm that ONE client runs; fedexp/algorithms/fedavg.py says what each is for."""
 
     @property
@@ -134,8 +140,6 @@ class ClientFunctions(Protocol):
 
     def trains(self, model: Model) -> list[str]: ...
 
-    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree: ...
-
     def start(self, download: Tree, memory: Tree, found: Tree) -> Params: ...
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor: ...
@@ -145,12 +149,6 @@ class ClientFunctions(Protocol):
     def upload(self, params: Params, client: Client) -> Tree: ...
 
     def remember(self, params: Params, client: Client) -> Tree: ...
-
-
-class Question(Protocol):
-    """What the server can ask clients without training: any object with an algorithm's `inspect`."""
-
-    def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree: ...
 
 
 class Pass(NamedTuple):
@@ -182,17 +180,3 @@ class Trained(NamedTuple):
 
 
 State = dict[str, Any]  # the server's memory and the clients': nested dicts of tensors, and plain numbers
-
-__all__ = [
-    "Batch",
-    "Client",
-    "ClientFunctions",
-    "Examples",
-    "Params",
-    "Pass",
-    "Question",
-    "Stack",
-    "State",
-    "Trained",
-    "Tree",
-]

@@ -10,9 +10,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,14 @@ def measured(model: Model, batch: Tensor, threads: int) -> Forms:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with _Cache() as known:
-            return {path: tile for path, (layer, x) in layers.items() if (tile := known.fastest(layer, x))}
+        tiles: Forms = {}
+        with _choices() as known:
+            for path, (layer, x) in layers.items():
+                name = _name(layer, x)
+                if not isinstance(known.get(name), int):
+                    known[name] = _fastest(layer, x)
+                tiles[path] = known[name]
+        return {path: tile for path, tile in tiles.items() if tile}
     finally:
         torch.set_num_threads(before)
 
@@ -57,87 +62,61 @@ def _inputs(model: Model, batch: Tensor) -> dict[str, tuple[Convolution, Tensor]
     layers = [layer for layer in model.net.modules() if isinstance(layer, Convolution)]
     if not layers:  # nothing to measure, and the input may be tokens, for which zeros cannot stand
         return found
-    hooks = [layer.register_forward_hook(keep) for layer in layers]
-    try:
-        with torch.no_grad(), training(None, torch.tensor(0), alone=True):
-            model.net(batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.no_grad(), training(None, torch.tensor(0), alone=True):
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(keep))
+        model.net(batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch)
     return found
 
 
-class _Cache:
+@contextmanager
+def _choices() -> Iterator[dict[str, int]]:
     """Choices by machine and shape, in a file that one process at a time reads and extends."""
-
-    def __init__(self) -> None:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.path = Path(root) / "fedexp" / "convolutions.json"
-        self.known: dict[str, int] = {}
-        self.lock: FileLock | None = None
-
-    def __enter__(self) -> "_Cache":
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.lock = FileLock(self.path.with_suffix(".lock"))
-            self.lock.acquire()
-            known = json.loads(self.path.read_bytes())
-            self.known = known if isinstance(known, dict) else {}
-        except (OSError, ValueError):  # no file yet, or no folder for one: then every run measures
-            self.known = {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(root) / "fedexp" / "convolutions.json"
+    known: Any = {}
+    with ExitStack() as locked:
+        with suppress(OSError, ValueError):  # no file yet, or no folder for one: then every run measures
+            path.parent.mkdir(parents=True, exist_ok=True)
+            locked.enter_context(FileLock(path.with_suffix(".lock")))
+            known = json.loads(path.read_bytes())
+        known = known if isinstance(known, dict) else {}
+        yield known
         with suppress(OSError):
-            files.write_text(self.path, json.dumps(self.known, indent=1))
-        if self.lock is not None:
-            self.lock.release()
-
-    def fastest(self, layer: Convolution, x: Tensor) -> int:
-        """The side of the fastest tiles, 0 for direct convolution."""
-        name = " ".join(map(str, [*_machine(), *x.shape, *layer.weight.shape, layer.border, layer.bias is not None]))
-        if not isinstance(self.known.get(name), int):
-            self.known[name] = _fastest(layer, x)
-        return self.known[name]
+            files.write_text(path, json.dumps(known, indent=1))
 
 
-def _machine() -> list[str]:
-    """What the speed of a form depends on besides shapes: processor, instructions, PyTorch and threads."""
+def _name(layer: Convolution, x: Tensor) -> str:
+    """What the speed of a layer's forms depends on: processor, instructions, PyTorch, threads and shapes."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         processor = platform.processor()
     limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")]
-    return [
-        processor,
-        torch.backends.cpu.get_cpu_capability(),
-        torch.__version__,
-        str(torch.get_num_threads()),
-        *limits,
-    ]
+    machine = [processor, torch.backends.cpu.get_cpu_capability(), torch.__version__, torch.get_num_threads(), *limits]
+    return " ".join(map(str, [*machine, *x.shape, *layer.weight.shape, layer.border, layer.bias is not None]))
 
 
 def _fastest(layer: Convolution, x: Tensor) -> int:
+    """The side of the fastest tiles, 0 for direct convolution."""
     weight = layer.weight.detach().clone().requires_grad_()
     bias = None if layer.bias is None else layer.bias.detach().clone().requires_grad_()
     x, padding = x.detach().clone().requires_grad_(), layer.border
     wanted = [each for each in (x, weight, bias) if each is not None]
     dy = torch.ones_like(F.conv2d(x, weight, bias, padding=padding))
 
-    def step(form: Callable[[], Tensor]) -> float:
+    def step(tile: int) -> float:
         began = time.perf_counter()
-        torch.autograd.grad(form(), wanted, dy)
+        y = tiled(x, weight, bias, padding, tile) if tile else F.conv2d(x, weight, bias, padding=padding)
+        torch.autograd.grad(y, wanted, dy)
         return time.perf_counter() - began
 
-    forms: dict[int, Callable[[], Tensor]] = {0: lambda: F.conv2d(x, weight, bias, padding=padding)}
-    for tile in tile_sizes(x, weight, padding):
-        forms[tile] = partial(tiled, x, weight, bias, padding, tile)
-    best = {tile: step(form) for tile, form in forms.items()}  # this is the warm-up as well
+    best = {tile: step(tile) for tile in [0, *tile_sizes(x, weight, padding)]}  # this is the warm-up as well
     began = time.perf_counter()
     for repetition in range(20):  # in turns, so that a busy moment slows all of them down
-        if repetition >= 2 and time.perf_counter() - began > _SECONDS * len(forms):
+        if repetition >= 2 and time.perf_counter() - began > _SECONDS * len(best):
             break
-        best = {tile: min(best[tile], step(form)) for tile, form in forms.items()}
+        best = {tile: min(before, step(tile)) for tile, before in best.items()}
     tile = min(best, key=lambda tile: best[tile])
     return tile if best[0] > _GAIN * best[tile] else 0

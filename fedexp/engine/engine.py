@@ -30,7 +30,7 @@ class Engine:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.training = LocalTraining(model, world, local, seed, hardware.precision, hardware.compile, stopped)
-        self.hardware = hardware
+        self.world, self.hardware = world, hardware
         require(
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
             "compiling is for vectorized cohorts, not for workers; add hardware.engine=vectorized",
@@ -38,9 +38,7 @@ class Engine:
         self.pools: list[WorkerPool] = []  # one per algorithm: the run's own, and those that evaluation trains with
         self.alone = self.world.device.type != "cpu"  # True where there can be no worker processes
         self.surveyed = [0, 0]  # bytes (up, down) of surveys since the last `drain`
-        self.at_once: int | None = None
-        if hardware.clients_at_once != "auto":
-            self.at_once = int(hardware.clients_at_once)
+        self.at_once = None if hardware.clients_at_once == "auto" else int(hardware.clients_at_once)
         # These settings hold for the whole process: an earlier engine may have changed them, and PyTorch's default
         # for convolutions on GPUs is TF32.
         torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
@@ -48,19 +46,11 @@ class Engine:
         # Some of cuDNN's algorithms for a convolution's gradient add in an order that changes from call to call.
         torch.backends.cudnn.deterministic = True
 
-    @property
-    def world(self) -> World:
-        return self.training.world
-
     def fastest_tiles(self, cohort: int) -> dict[str, int]:
         """The tiles' side of each convolution, by path, that is faster in tiles here, for cohorts of `cohort`."""
         hardware, world = self.hardware, self.world
-        alone = self.mechanism == "workers" and world.device.type == "cpu"
-        if (
-            not alone
-            or hardware.convolution == "direct"
-            or (hardware.precision, world.dtype) != ("float32", torch.float32)
-        ):
+        here = self.mechanism, world.device.type, hardware.convolution, hardware.precision
+        if here != ("workers", "cpu", "auto", "float32"):
             return {}
         largest = min(self.training.local.batch_size, int(world.sizes.max()))
         threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
@@ -91,19 +81,19 @@ class Engine:
         again = [clients[:row].count(client) if algorithm.trains_anew else 0 for row, client in enumerate(clients)]
         tasks = [Task(*each) for each in zip(clients, work or [None] * len(clients), again)]
         examples = [self.training.examples(algorithm, task) for task in tasks]
+        received = {"download": download, "memory": memory}
         if ranks.size() == 1:
-            return Trained(*self._run(algorithm, number, tasks, download, memory, len(tasks)), examples)
+            return Trained(**self._run(algorithm, number, tasks, received, len(tasks)), examples=examples)
 
         def some(rows: list[int]) -> Tree:
             """The results of the cohort's clients `rows`, which this process trains."""
             if self.training.stopped():
                 raise Interrupted
-            received, own = (tree.choose(part, torch.tensor(rows)) for part in (download, memory))
-            left = self._run(algorithm, number, [tasks[row] for row in rows], received, own, len(tasks))
-            return dict(zip(("upload", "memory", "loss"), left))
+            mine = tree.choose(received, torch.tensor(rows))
+            return self._run(algorithm, number, [tasks[row] for row in rows], mine, len(tasks))
 
         found = ranks.trained(ranks.share(examples, ranks.size()), download, some, self.world.device)
-        return Trained(found["upload"], found["memory"], found["loss"], examples)
+        return Trained(**found, examples=examples)
 
     def inspect(
         self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree, number: int | None = None
@@ -112,11 +102,7 @@ class Engine:
 
         number: of the round in which they take part (from 0); None outside of one.
         """
-        found = [
-            self.training.inspect(algorithm, client, tree.take(download, row), tree.take(memory, row), number)
-            for row, client in enumerate(ids.tolist())
-        ]
-        return tree.stack(found)
+        return self.training.inspect_all(algorithm, ids.tolist(), download, memory["own"], number)
 
     def survey(self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree) -> Tree:
         """The same, asked by the server: what goes down and the answers that come up, leaves [n, ...], are counted."""
@@ -147,34 +133,29 @@ class Engine:
             return self.hardware.engine
         return "vectorized" if self.world.device.type == "cuda" else "workers"
 
-    def _run(
-        self, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree, cohort: int
-    ) -> tuple[Tree, Tree, Tensor]:
+    def _run(self, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree, cohort: int) -> Tree:
         """Train all or some clients of a cohort of `cohort` in this process and its workers."""
         if self.mechanism == "vectorized":
-            return self._in_chunks(algorithm, number, tasks, download, memory)
-        workers = min(self.hardware.worker_count, len(tasks))
+            return self._in_chunks(algorithm, number, tasks, received)
         try:
-            pool = self._pool(algorithm, tasks, download, memory, workers) if self._has_workers(cohort) else None
+            pool = self._pool(algorithm, tasks, received) if self._has_workers(cohort) else None
             if pool is not None:
-                return pool.train(number, tasks, download, memory)
+                return pool.train(number, tasks, received)
         except BaseException:
             self.close()
             raise
-        return train_one_by_one(self.training, algorithm, number, tasks, download, memory)
+        return train_one_by_one(self.training, algorithm, number, tasks, received)
 
-    def _pool(
-        self, algorithm: ClientFunctions, tasks: list[Task], download: Tree, memory: Tree, workers: int
-    ) -> WorkerPool | None:  # fmt: skip
+    def _pool(self, algorithm: ClientFunctions, tasks: list[Task], received: Tree) -> WorkerPool | None:
         """This algorithm's pool, a new one where it has none that fits; None where no worker can be started."""
         for pool in [each for each in self.pools if each.algorithm == algorithm]:
-            if pool.fits(len(tasks), download, memory):
+            if pool.exchange.fits(len(tasks), received):
                 return pool
             self.pools.remove(pool)
             pool.close()
-        asked = self.hardware.workers
+        asked, workers = self.hardware.workers, min(self.hardware.worker_count, len(tasks))
         try:
-            pool = WorkerPool(self.training, algorithm, tasks, download, memory, workers, fewer=asked == "auto")
+            pool = WorkerPool(self.training, algorithm, tasks, received, workers, fewer=asked == "auto")
         except OSError as error:
             right = f"{workers} worker processes cannot be started here ({error}); ask for fewer, or for auto"
             require(asked == "auto", "hardware.workers", asked, right)
@@ -184,25 +165,21 @@ class Engine:
         self.pools.append(pool)
         return pool
 
-    def _in_chunks(
-        self, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
-    ) -> tuple[Tree, Tree, Tensor]:
+    def _in_chunks(self, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree) -> Tree:
         """Train all tasks at once, or as many as memory holds: half as many from each time it runs out."""
-        parts: list[tuple[Tree, Tree, Tensor]] = []
+        parts: list[Tree] = []
         done = 0
         while done < len(tasks):
             rows = slice(done, done + (self.at_once or len(tasks)))
-            some = (tree.take(part, rows) for part in (download, memory))
+            size = len(tasks[rows])
             try:
-                parts.append(train_vectorized(self.training, algorithm, number, tasks[rows], *some))
+                some = tree.take(received, rows)
+                parts.append(train_vectorized(self.training, algorithm, number, tasks[rows], some))
+                done += size
             except torch.OutOfMemoryError:
-                size = len(tasks[rows])
                 if size == 1:
                     raise
                 self.at_once = -(-size // 2)
                 torch.cuda.empty_cache()
                 log.warning("out of device memory with %d clients at once; going on with %d", size, self.at_once)
-                continue
-            done += len(tasks[rows])
-        uploads, kept, losses = zip(*parts)
-        return tree.join(list(uploads)), tree.join(list(kept)), torch.cat(losses)
+        return tree.join(parts)

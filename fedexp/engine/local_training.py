@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedexp import tree
 from fedexp.config.settings import Local
 from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Question
 from fedexp.engine.optimizer import Optimizer, clip
@@ -36,9 +37,9 @@ class LocalTraining:
     world: World
     local: Local
     seed: int
-    precision: str = "float32"
-    compiled: bool = False
-    stopped: Callable[[], bool] = lambda: False
+    precision: str
+    compiled: bool
+    stopped: Callable[[], bool]
     tiles: dict[str, int] = field(default_factory=dict)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -52,7 +53,17 @@ class LocalTraining:
     ) -> Tree:
         """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
         examples = Examples(self.world, client, self.seed, number)
-        return algorithm.inspect(self.model, download, memory["own"], examples)
+        return algorithm.inspect(self.model, download, memory, examples)
+
+    def inspect_all(
+        self, algorithm: Question, clients: list[int], download: Tree, memory: Tree, number: int | None = None
+    ) -> Tree:
+        """The same for several clients one after another: all leaves [n, ...]."""
+        found = [
+            self.inspect(algorithm, client, tree.take(download, row), tree.take(memory, row), number)
+            for row, client in enumerate(clients)
+        ]
+        return tree.stack(found)
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
         """A client's passes in a round, of the length that its task allows."""
@@ -80,12 +91,12 @@ class LocalTraining:
 
     def client(self, each: Pass, number: int, client: int, download: Tree, memory: Tree) -> Client:
         """ONE client, ready for a pass. memory: its own."""
-        found = self.inspect(each.functions, client, download, {"own": memory}, number)
+        found = self.inspect(each.functions, client, download, memory, number)
         numbers = {name: value[0] for name, value in self.scalars([each], number, [client]).items()}
         return Client(download, memory, found, each.functions.start(download, memory, found), **numbers)
 
     def objective(
-        self, algorithm: ClientFunctions, weights: Params, buffers: Params, batch: Batch, client: Client, padded: bool,
+        self, algorithm: ClientFunctions, params: Params, batch: Batch, client: Client, padded: bool,
         alone: bool = False,
     ) -> tuple[Tensor, Params]:  # fmt: skip
         """One client's loss on one batch, and the running statistics that its layers would keep."""
@@ -93,27 +104,28 @@ class LocalTraining:
             training(batch.share if padded else None, batch.key, alone, self.tiles if alone else None) as now,
             self.autocast(),
         ):
-            loss = algorithm.loss(self.model, {**weights, **buffers}, batch, client)
+            loss = algorithm.loss(self.model, params, batch, client)
         return loss, {name: value.detach() for name, value in now.statistics.items()}
 
     def train(
-        self, algorithm: ClientFunctions, number: int, task: Task, download: Tree, memory: Tree, untrained: bool = False
-    ) -> tuple[Tree, Tree, Tensor]:
-        """Train a client: its upload, its memory, and its mean loss over all steps of the algorithm's own pass.
+        self, algorithm: ClientFunctions, number: int, task: Task, received: Tree, untrained: bool = False
+    ) -> Tree:
+        """Train a client on what it `received`, its download and its memory: its uploads, its memory and its mean loss
+        over all steps of the algorithm's own pass, named as in `Trained`.
 
         untrained: take no step, to learn the form of the result.
         """
-        upload: Tree = {}
-        kept, reported = memory, torch.zeros((), dtype=self.world.dtype)
+        done: Tree = {}
+        kept = received["memory"]
         for each in self.passes(algorithm, task):
-            client = self.client(each, number, task.client, download, kept["own"])
+            client = self.client(each, number, task.client, received["download"], kept["own"])
             params, loss = self._carry_out(each, number, task.client, client, untrained)
             if each.functions is algorithm:
-                reported = loss
-                upload, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
+                uploads, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
+                done = {"uploads": uploads, "loss": loss}
             else:
                 kept = {**kept, "own": each.functions.remember(params, client)}
-        return upload, kept, reported
+        return {**done, "memory": kept}
 
     def _carry_out(
         self, each: Pass, number: int, owner: int, client: Client, untrained: bool
@@ -121,13 +133,10 @@ class LocalTraining:
         """The weights that a pass of client `owner` ends at in a round, and its mean loss."""
         world, algorithm, local = self.world, each.functions, each.local
         params = {name: value.detach().clone() for name, value in client.start.items()}
-        trained = algorithm.trains(self.model)
-        weights = {name: params[name].requires_grad_() for name in trained if name in params}
-        buffers = {name: value for name, value in params.items() if name not in weights}
+        weights = {name: params[name].requires_grad_() for name in algorithm.trains(self.model) if name in params}
         rows, tensors, total = world.of(owner), list(weights.values()), torch.zeros((), dtype=world.dtype)
         optimizer = Optimizer(tensors, local, local.rate(number), fused=True)
         plan = () if untrained else batches(self.seed, number, owner, len(rows), local, each.stream)
-        steps = 0
         for step, positions in enumerate(plan):
             chosen, key = rows[positions.to(rows.device)], client.key + step
             x = world.prepare(chosen, key)
@@ -135,19 +144,18 @@ class LocalTraining:
                 x = x.to(memory_format=torch.channels_last)
             share = torch.full((len(chosen),), 1 / len(chosen), dtype=world.dtype, device=x.device)
             batch = Batch(x, world.y[chosen], share, key)
-            loss, statistics = self.objective(algorithm, weights, buffers, batch, client, padded=False, alone=True)
+            loss, statistics = self.objective(algorithm, params, batch, client, padded=False, alone=True)
             found = torch.autograd.grad(loss, tensors, materialize_grads=True)
             with torch.no_grad():
                 grads = algorithm.correct(dict(zip(weights, found)), params, client)
                 if local.max_grad_norm is not None:
                     grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
             optimizer.step(tensors, [grads[name] for name in weights])
-            buffers.update(statistics)
-            total, steps = total + loss.detach(), step + 1
+            params.update(statistics)
+            total = total + loss.detach()
             if self.stopped():
                 raise Interrupted
-        done = {**{name: value.detach() for name, value in weights.items()}, **buffers}
-        return {name: done[name] for name in params}, (total / max(1, steps)).to(world.dtype)
+        return {name: value.detach() for name, value in params.items()}, (total / client.steps).to(world.dtype)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from fedexp import tree
 from fedexp.config.settings import Local
 from fedexp.tree import Params
 
@@ -29,7 +30,12 @@ class Optimizer:
             grads = [_laid_out_as(weight, grad) for weight, grad in zip(weights, grads)]
         memory = [[row if active is None else row[:active] for row in slot] for slot in self.memory]
         if self.local.optimizer == "adam":
-            self._adam(weights, grads, memory)
+            steps = [self.taken.clone() for _ in weights]
+            self.taken.add_(1)
+            adam(
+                weights, grads, memory[0], memory[1], [], steps, foreach=True, fused=False, amsgrad=False,
+                beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay, eps=1e-8, maximize=False,
+            )  # fmt: skip
         else:
             # A zero buffer equals PyTorch's first step (buffer = gradient): 0.9 * 0 + g.
             sgd(
@@ -37,15 +43,6 @@ class Optimizer:
                 foreach=not self.fused, fused=self.fused, weight_decay=self.local.weight_decay,
                 momentum=self.local.momentum, lr=self.lr, dampening=0.0, nesterov=False, maximize=False,
             )  # fmt: skip
-
-    def _adam(self, weights: list[Tensor], grads: list[Tensor], memory: list[list[Tensor]]) -> None:
-        steps = [self.taken.clone() for _ in weights]
-        self.taken.add_(1)
-        adam(
-            weights, grads, memory[0], memory[1], [], steps, foreach=True, fused=False, amsgrad=False,
-            beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay, eps=1e-8,
-            maximize=False,
-        )  # fmt: skip
 
 
 def _laid_out_as(weight: Tensor, grad: Tensor) -> Tensor:
@@ -59,15 +56,14 @@ def clip(grads: Params, largest: float, stacked: bool, model: list[str]) -> Para
     model: names of the model's own weights. Entries of other names belong to a second model and are scaled separately.
     """
     first = set(model)
-    own, others = ([name for name in grads if (name in first) == mine] for mine in (True, False))
-    groups = [dict(zip(names, _scaled([grads[name] for name in names], largest, stacked))) for names in (own, others)]
-    return {**groups[0], **groups[1]}
+    own, others = ({name: grads[name] for name in grads if (name in first) == mine} for mine in (True, False))
+    return {**_scaled(own, largest, stacked), **_scaled(others, largest, stacked)}
 
 
-def _scaled(grads: list[Tensor], largest: float, stacked: bool) -> list[Tensor]:
+def _scaled(grads: Params, largest: float, stacked: bool) -> Params:
     if not grads:
-        return []
-    flat = [grad.flatten(1 if stacked else 0) for grad in grads]
+        return {}
+    flat = [grad.flatten(1 if stacked else 0) for grad in grads.values()]
     norm = torch.stack([part.square().sum(-1) for part in flat]).sum(0).sqrt()
     scale = (largest / (norm + 1e-6)).clamp(max=1.0)
-    return [grad * (scale.view(-1, *[1] * (grad.dim() - 1)) if stacked else scale) for grad in grads]
+    return {name: grad * (tree.rows(scale, grad) if stacked else scale) for name, grad in grads.items()}

@@ -9,7 +9,7 @@ from fedexp.config.settings import Local
 from fedexp.randomness import generator, key
 
 
-def positions(seed: int, number: int, client: int, size: int, local: Local, stream: str = "") -> Iterator[Tensor]:
+def positions(seed: int, number: int, client: int, size: int, local: Local, stream: str) -> Iterator[Tensor]:
     """Positions 0..size-1 of the client's examples, reshuffled every epoch: for each epoch a table [steps, B], with -1
     where a batch is not full. stream: of a Pass."""
     shuffle = generator(seed, f"shuffle{stream}", number, client)
@@ -29,6 +29,6 @@ def batches(seed: int, number: int, client: int, size: int, local: Local, stream
             yield row[: int((row >= 0).sum())]
 
 
-def noise_key(seed: int, number: int, client: int, stream: str = "") -> int:
+def noise_key(seed: int, number: int, client: int, stream: str) -> int:
     """Where the client's dropout and augmentation noise comes from this round; the step is added to it."""
     return key(seed, f"noise{stream}", number, client) >> 1  # room for the step's number

@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -28,24 +27,25 @@ _PREPARED = 2**25  # entries of prepared examples in memory at once
 
 
 def train_vectorized(
-    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
-) -> tuple[Tree, Tree, Tensor]:
-    """Carry out all tasks at once: uploads and memory, leaves [K, ...], and mean local losses [K]."""
-    uploads, kept, clients = {}, memory, [task.client for task in tasks]
-    reported = torch.zeros(len(tasks), dtype=training.world.dtype, device=training.world.device)
+    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree
+) -> Tree:
+    """Carry out all tasks at once. received: downloads and memory; gives uploads, memory and mean local losses, named
+    as in `Trained`; all leaves are [K, ...]."""
+    done: Tree = {}
+    kept, clients = received["memory"], [task.client for task in tasks]
     for passes in zip(*(training.passes(algorithm, task) for task in tasks)):
         functions = passes[0].functions
-        stack, cohort, losses, rank = _carry_out(training, passes, number, clients, download, kept["own"])
+        stack, cohort, losses, rank = _carry_out(training, passes, number, clients, received["download"], kept["own"])
         back = torch.argsort(rank)
         if functions is algorithm:
             uploads, kept = over_clients(
                 lambda params, client, errors: finish(algorithm, training.model.weights, params, client, errors),
                 stack, cohort, tree.choose(kept["compression"], rank),
             )  # fmt: skip
-            uploads, kept, reported = tree.choose(uploads, back), tree.choose(kept, back), losses[back]
+            done, kept = {"uploads": tree.choose(uploads, back), "loss": losses[back]}, tree.choose(kept, back)
         else:
             kept = {**kept, "own": tree.choose(over_clients(functions.remember, stack, cohort), back)}
-    return uploads, kept, reported
+    return {**done, "memory": kept}
 
 
 def _carry_out(
@@ -75,7 +75,7 @@ def _carry_out(
         step(training, algorithm, optimizer, live, total[:active], batch, now, padded)
         if training.stopped():
             raise Interrupted
-    return stack, cohort, total / torch.tensor(taken, device=device), rank
+    return stack, cohort, total / cohort.steps, rank
 
 
 def _step(
@@ -84,11 +84,23 @@ def _step(
 ) -> None:  # fmt: skip
     """One local step of all active rows, without waiting for the device: updates `live` [active, ...] in place and adds
     the losses to `total` [active]."""
-    names = [name for name in algorithm.trains(training.model) if name in live]
-    grads, loss, statistics = _gradients(training, algorithm, names, live, batch, cohort, padded)
+
+    def one(weights: Params, buffers: Params, batch: Batch, client: Client) -> tuple[Params, Tensor, Params]:
+        """ONE row's corrected gradient, loss and running statistics."""
+
+        def objective(weights: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+            loss, statistics = training.objective(algorithm, {**weights, **buffers}, batch, client, padded)
+            return loss, (loss.detach(), statistics)
+
+        grads, (loss, statistics) = grad(objective, has_aux=True)(weights)
+        return algorithm.correct(grads, {**weights, **buffers}, client), loss, statistics
+
+    weights = {name: live[name] for name in algorithm.trains(training.model) if name in live}
+    buffers = {name: leaf for name, leaf in live.items() if name not in weights}
+    grads, loss, statistics = over_clients(one, weights, buffers, batch, cohort)
     if optimizer.local.max_grad_norm is not None:
         grads = clip(grads, optimizer.local.max_grad_norm, stacked=True, model=training.model.weights)
-    optimizer.step([live[name] for name in names], [grads[name] for name in names], len(total))
+    optimizer.step(list(weights.values()), [grads[name] for name in weights], len(total))
     for name, value in statistics.items():
         live[name].copy_(value)
     total.add_(loss)
@@ -115,36 +127,14 @@ def _cohort(
 ) -> Client:  # fmt: skip
     """A Client whose leaves are those of all clients, [K, ...]."""
     functions = passes[0].functions
-    found = [
-        training.inspect(functions, client, tree.take(download, k), {"own": tree.take(memory, k)}, number)
-        for k, client in enumerate(ids)
-    ]
-    stacked, numbers = tree.stack(found), training.scalars(passes, number, ids)
+    found = training.inspect_all(functions, ids, download, memory, number)
+    numbers = training.scalars(passes, number, ids)
     with torch.no_grad():
         start = over_clients(
             lambda download, memory, found, key: functions.start(download, memory, found),
-            download, memory, stacked, numbers["key"],
+            download, memory, found, numbers["key"],
         )  # fmt: skip
-    return Client(download, memory, stacked, start, **numbers)
-
-
-def _gradients(
-    training: LocalTraining, algorithm: ClientFunctions, names: list[str], live: Stack, batch: Batch, cohort: Client,
-    padded: bool,
-) -> tuple[Params, Tensor, Params]:  # fmt: skip
-    """Each row's corrected gradient, loss and running statistics, all [active, ...]."""
-
-    def one(weights: Params, buffers: Params, batch: Batch, client: Client) -> tuple[Params, Tensor, Params]:
-        def objective(weights: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
-            loss, statistics = training.objective(algorithm, weights, buffers, batch, client, padded)
-            return loss, (loss.detach(), statistics)
-
-        grads, (loss, statistics) = grad(objective, has_aux=True)(weights)
-        return algorithm.correct(grads, {**weights, **buffers}, client), loss, statistics
-
-    weights = {name: live[name] for name in names}
-    buffers = {name: leaf for name, leaf in live.items() if name not in weights}
-    return over_clients(one, weights, buffers, batch, cohort)
+    return Client(download, memory, found, start, **numbers)
 
 
 def _batches(
@@ -160,9 +150,9 @@ def _batches(
         for each, client in zip(passes, ids)
     ]
     width = max(table.shape[1] for table in tables)
-    where = torch.stack(
-        [F.pad(table, (0, width - table.shape[1], 0, taken[0] - len(table)), value=-1) for table in tables], 1
-    )
+    where = torch.full((taken[0], len(ids), width), -1)
+    for k, table in enumerate(tables):
+        where[: len(table), k, : table.shape[1]] = table
     real = where >= 0  # [steps, K, B]
     share = real.to(world.dtype) / real.sum(2, keepdim=True).clamp_min(1)
     starts = torch.tensor([world.starts[client] for client in ids])

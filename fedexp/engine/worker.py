@@ -5,6 +5,7 @@ import mmap
 import os
 import signal
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -18,56 +19,50 @@ from fedexp.errors import Interrupted
 from fedexp.tree import Tree
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # workers ignore them: the server ends its workers
-Layout = list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]  # path, shape of a row, dtype, whether shared
 
 
 def train_one_by_one(
-    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], download: Tree, memory: Tree
-) -> tuple[Tree, Tree, Tensor]:
+    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree
+) -> Tree:
     """Train all clients in this process, one after another."""
     _keep_freed_memory()
-    done = [
-        training.train(algorithm, number, task, tree.take(download, row), tree.take(memory, row))
-        for row, task in enumerate(tasks)
-    ]
-    uploads, kept, losses = zip(*done)
-    return tree.stack(list(uploads)), tree.stack(list(kept)), torch.stack(losses)
+    done = [training.train(algorithm, number, task, tree.take(received, row)) for row, task in enumerate(tasks)]
+    return tree.stack(done)
 
 
 class Exchange:
     """Shared memory in which a server and its workers exchange the inputs and results of up to `capacity` clients."""
 
-    def __init__(self, received: Tree, trained: tuple[Tree, Tree, Tensor], capacity: int) -> None:
+    def __init__(self, received: Tree, trained: Tree, capacity: int) -> None:
         """received: what all clients receive, leaves [K, ...]; trained: one client's results; for their form alone."""
-        self.capacity = capacity
-        self.sent, self.layout = tree.form(received), _layout(received)
-        self.inbox = _shared(self.layout, capacity)
-        left = _left(trained)
-        self.left = tree.form(left)
-        self.outbox = _shared([(path, leaf.shape, leaf.dtype, False) for path, leaf in tree.leaves(left)], capacity)
+        self.capacity, self.layout = capacity, _layout(received)
+        self.inbox = tree.apply(lambda leaf: _shared(leaf[0], capacity, tree.is_spread(leaf)), received)
+        self.outbox = tree.apply(lambda leaf: _shared(leaf, capacity), trained)
 
     def fits(self, count: int, received: Tree) -> bool:
+        """Whether it can carry what `count` clients receive."""
         return count <= self.capacity and _layout(received) == self.layout
 
     def put(self, received: Tree, count: int) -> None:
         """For the server: write what `count` clients receive."""
-        for (path, *_, shared), (_, leaf) in zip(self.layout, tree.leaves(received)):
-            self.inbox[path][: 1 if shared else count].copy_(leaf[:1] if shared else leaf)
+
+        def write(leaf: Tensor, box: Tensor) -> Tensor:
+            rows = 1 if tree.is_spread(leaf) else count
+            return box[:rows].copy_(leaf[:rows])
+
+        tree.apply(write, received, self.inbox)
 
     def received(self, row: int) -> Tree:
         """For a worker: read what one client receives."""
-        rows = {path: self.inbox[path][0 if shared else row] for path, *_, shared in self.layout}
-        return tree.grow(self.sent, rows)
+        return tree.take(self.inbox, row)
 
-    def leave(self, row: int, trained: tuple[Tree, Tree, Tensor]) -> None:
+    def leave(self, row: int, trained: Tree) -> None:
         """For a worker: write one client's results."""
-        for path, leaf in tree.leaves(_left(trained)):
-            self.outbox[path][row].copy_(leaf)
+        tree.apply(lambda leaf, box: box[row].copy_(leaf), trained, self.outbox)
 
-    def found(self, count: int) -> tuple[Tree, Tree, Tensor]:
+    def found(self, count: int) -> Tree:
         """For the server: read the results of `count` clients, leaves [count, ...]."""
-        found = tree.grow(self.left, {path: box[:count].clone() for path, box in self.outbox.items()})
-        return found["upload"], found["memory"], found["loss"]
+        return tree.apply(lambda box: box[:count].clone(), self.outbox)
 
 
 def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions, exchange: Exchange) -> None:
@@ -80,44 +75,30 @@ def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions,
     _keep_freed_memory()
     parent = os.getppid()
     training = replace(training, stopped=lambda: os.getppid() != parent)  # a server that was killed cannot say so
-    while True:
-        try:
+    with suppress(EOFError, OSError):  # of the pipe: the server has gone, or has given up on this round
+        while True:
             number, row, task = pipe.recv()
-        except (EOFError, OSError):  # the latter where the last answer was never read
-            return
-        failure = None
-        try:
-            received = exchange.received(row)
-            exchange.leave(row, training.train(algorithm, number, task, received["download"], received["memory"]))
-        except Interrupted:
-            return
-        except Exception:
-            failure = traceback.format_exc()
-        try:
+            failure = None
+            try:
+                exchange.leave(row, training.train(algorithm, number, task, exchange.received(row)))
+            except Interrupted:
+                return
+            except Exception:
+                failure = traceback.format_exc()
             pipe.send(failure)
-        except OSError:
-            return  # the server has gone, or has given up on this round: nobody reads
 
 
-def _left(trained: tuple[Tree, Tree, Tensor]) -> Tree:
-    """A client's results as one tree."""
-    return dict(zip(("upload", "memory", "loss"), trained))
-
-
-def _layout(received: Tree) -> Layout:
-    """The layout of leaves [K, ...]; a leaf is shared where all its rows are one (an expanded view)."""
+def _layout(received: Tree) -> list[tuple[tuple[str, ...], torch.Size, torch.dtype, bool]]:
+    """Of each leaf [K, ...]: its path, the shape of a row, the dtype, and whether all its rows are one in memory."""
     return [(path, leaf.shape[1:], leaf.dtype, tree.is_spread(leaf)) for path, leaf in tree.leaves(received)]
 
 
-def _shared(layout: Layout, rows: int) -> dict[tuple[str, ...], Tensor]:
-    """A tensor [rows, ...] (one row where shared) for each entry, in memory that forked workers share."""
-    boxes = {}
-    for path, shape, dtype, shared in layout:
-        full = (1 if shared else rows, *shape)
-        count = max(1, torch.Size(full).numel())
-        memory = mmap.mmap(-1, count * dtype.itemsize)
-        boxes[path] = torch.frombuffer(memory, dtype=dtype, count=count)[: torch.Size(full).numel()].view(full)
-    return boxes
+def _shared(row: Tensor, count: int, one: bool = False) -> Tensor:
+    """A tensor [count, ...] for rows like `row`, in memory that forked workers share. one: all its rows are the same
+    row in memory."""
+    rows = torch.Size((1 if one else count, *row.shape))
+    memory = mmap.mmap(-1, max(1, rows.numel()) * row.dtype.itemsize)
+    return torch.frombuffer(memory, dtype=row.dtype)[: rows.numel()].view(rows).expand(count, *row.shape)
 
 
 def _keep_freed_memory() -> None:

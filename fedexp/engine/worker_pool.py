@@ -11,13 +11,10 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Any, cast
-
-from torch import Tensor
+from typing import cast
 
 from fedexp import tree
 from fedexp.engine.contract import ClientFunctions
@@ -41,37 +38,31 @@ class WorkerPool:
     """
 
     def __init__(
-        self, training: LocalTraining, algorithm: ClientFunctions, tasks: list[Task], download: Tree, memory: Tree,
-        count: int, fewer: bool = False,
+        self, training: LocalTraining, algorithm: ClientFunctions, tasks: list[Task], received: Tree, count: int,
+        fewer: bool = False,
     ) -> None:  # fmt: skip
         self.training, self.algorithm = training, algorithm
-        first, own = tree.take(download, 0), tree.take(memory, 0)
-        form = training.train(algorithm, 0, tasks[0], first, own, untrained=True)
-        self.exchange = Exchange({"download": download, "memory": memory}, form, len(tasks))
+        form = training.train(algorithm, 0, tasks[0], tree.take(received, 0), untrained=True)
+        self.exchange = Exchange(received, form, len(tasks))
         self.workers: dict[Connection, ForkProcess] = {}
         try:
-            with _kept_free(_SPARE_FILES):
+            with ExitStack() as spare:
+                for _ in range(_SPARE_FILES):
+                    spare.enter_context(open(os.devnull))
                 for _ in range(count):
                     self._start()
-        except OSError as error:
-            if not (fewer and self.workers):
+        except BaseException as error:
+            if not (isinstance(error, OSError) and fewer and self.workers):
                 self.close()
                 raise
             log.warning("only %d of %d workers could be started (%s); going on", len(self.workers), count, error)
-        except BaseException:
-            self.close()
-            raise
 
-    def fits(self, count: int, download: Tree, memory: Tree) -> bool:
-        """Whether this pool can train `count` clients from `download` and `memory`."""
-        return self.exchange.fits(count, {"download": download, "memory": memory})
-
-    def train(self, number: int, tasks: list[Task], download: Tree, memory: Tree) -> tuple[Tree, Tree, Tensor]:
+    def train(self, number: int, tasks: list[Task], received: Tree) -> Tree:
         """Carry out all tasks; the longest first, so that no worker is left with one of them at the end.
 
         Raises WorkerDied where a client's worker has died in each of ATTEMPTS attempts.
         """
-        self.exchange.put({"download": download, "memory": memory}, len(tasks))
+        self.exchange.put(received, len(tasks))
         waiting = sorted(range(len(tasks)), key=lambda row: self.training.examples(self.algorithm, tasks[row]))
         busy: dict[Connection, int] = {}
         tried: Counter[int] = Counter()
@@ -79,8 +70,8 @@ class WorkerPool:
         while waiting or busy:
             for pipe in [pipe for pipe in self.workers if pipe not in busy][: len(waiting)]:
                 busy[pipe] = row = waiting.pop()
-                if not _sent(pipe, (number, row, tasks[row])):
-                    waiting.append(self._lost(busy, pipe, tasks, tried))
+                with suppress(OSError):  # it has died: its pipe has ended, which is found below
+                    pipe.send((number, row, tasks[row]))
             for pipe in cast(list[Connection], wait(list(busy), timeout=0.5)):
                 try:
                     failure = pipe.recv()
@@ -154,14 +145,6 @@ class WorkerPool:
                 self.workers[pipe].kill()
 
 
-def _sent(pipe: Connection, asked: Any) -> bool:
-    try:
-        pipe.send(asked)
-    except OSError:
-        return False
-    return True
-
-
 def _end_of(worker: ForkProcess) -> str:
     code = worker.exitcode or 0
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -174,16 +157,3 @@ def _is_stopped(worker: ForkProcess) -> bool:
         return os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return False  # it has ended, and multiprocessing has already collected it
-
-
-@contextmanager
-def _kept_free(count: int) -> Iterator[None]:
-    """Within the context `count` fewer files can be opened than after it."""
-    held: list[int] = []
-    try:
-        for _ in range(count):
-            held.append(os.open(os.devnull, os.O_RDONLY))
-        yield
-    finally:
-        for each in held:
-            os.close(each)

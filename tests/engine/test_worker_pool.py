@@ -182,8 +182,8 @@ def test_a_worker_that_nobody_listens_to_ends_quietly(answered, capfd):
     world = make_world()
     ctx = make_context(make_model("cnn", world), world, Local(steps=2), cohort=1)
     state, ids = start(Slow(), ctx), torch.tensor([0])
-    memory = client_rows.take(state["memory"], ids)
-    pool = WorkerPool(ctx.engine.training, Slow(), [Task(0)], Slow().download(state, ids, ctx), memory, 1)
+    received = {"download": Slow().download(state, ids, ctx), "memory": client_rows.take(state["memory"], ids)}
+    pool = WorkerPool(ctx.engine.training, Slow(), [Task(0)], received, 1)
     ((pipe, worker),) = pool.workers.items()
     pipe.send((0, 0, Task(0)))
     assert not answered or pipe.poll(60)
