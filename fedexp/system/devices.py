@@ -95,11 +95,10 @@ class Devices(Ideal):
             self.seconds(client, count, down, up, ctx, number)
             for client, count in zip(ids.tolist(), examples)
         ], dtype=torch.float64)  # fmt: skip
-        if self.deadline is None:
-            return super().answers(ids, examples, failed, down, up, ctx, number)[0], float(max(seconds, default=0.0))
-        in_time = seconds <= self.deadline
-        everyone = failed == 0 and bool(in_time.all())
-        return in_time, float(seconds.max()) if everyone else self.deadline
+        slowest = max(seconds.tolist(), default=0.0)
+        in_time = seconds <= (math.inf if self.deadline is None else self.deadline)
+        missed = self.deadline is not None and (failed > 0 or not in_time.all())
+        return in_time, self.deadline if missed else slowest
 
     def device(self, client: int, seed: int, number: int | None = None) -> Device:
         """A client's device; in round `number` (from 0) with that round's jitter."""
