@@ -7,6 +7,7 @@ As one global model, the cluster models' logits are summed (FedConcat, appendix 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -18,11 +19,10 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import AtLeast
 from fedexp.engine import Client, Context, Examples, State
 from fedexp.errors import require
+from fedexp.measure import accuracy
 from fedexp.models import Model
 from fedexp.randomness import generator
 from fedexp.tree import Params, Stack, Tree
-
-_CHUNK = 1000  # test examples in one forward pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,9 @@ class Clustered(FedAvg):
 
     def metrics(self, state: State, ctx: Context) -> dict[str, float]:
         """Mean over clients of their model's accuracy on their share of the test distribution."""
-        by_class, there = class_accuracy(state["params"], ctx)
-        counts = ctx.world.label_counts * there
+        models = [partial(ctx.model, one, training=False) for one in tree.unstack(state["params"])]
+        by_class = torch.stack([accuracy.by_class(model, ctx.world) for model in models])
+        counts = ctx.world.label_counts * (ctx.world.test_counts > 0)
         held = counts.sum(1) > 0
         assigned = self.settled(state, ctx)["assigned"]
         shares = counts[held].double() / counts[held].sum(1, keepdim=True)
@@ -190,18 +191,3 @@ def losses(model: Model, models: Stack, examples: Examples) -> Tensor:
         return torch.stack([F.cross_entropy(each, y, reduction="none") for each in logits], 1)
 
     return examples.each(score).T.contiguous()  # one row per model, so that the means of equal models are equal
-
-
-@torch.no_grad()
-def class_accuracy(models: Stack, ctx: Context) -> tuple[Tensor, Tensor]:
-    """Each model's accuracy on the test examples of each class [M, C] (CPU), and which classes have examples [C]."""
-    world = ctx.world
-    hits = torch.zeros(tree.length(models), world.classes, dtype=torch.float64)
-    for start in range(0, len(world.test_y), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        x, labels = world.prepare_test(rows), world.test_y[rows].cpu()
-        for row, one in enumerate(tree.unstack(models)):
-            right = ctx.model(one, x, training=False).argmax(1).cpu() == labels
-            hits[row] += torch.bincount(labels[right], minlength=world.classes)
-    counts = torch.bincount(world.test_y.cpu(), minlength=world.classes)
-    return hits / counts.clamp_min(1), counts > 0
