@@ -40,15 +40,14 @@ class Clustered(FedAvg):
             not isinstance(self.clusters, int) or self.clusters <= ctx.clients, "algorithm.clusters", self.clusters,
             f"must be at most clients={ctx.clients}",
         )  # fmt: skip
-        params = ctx.model.params()
         require(
-            not self.server_optimizer.init({name: params[name] for name in ctx.weights}),
+            not self.server_optimizer.init(ctx.model.params()),
             "server_optimizer", type(self.server_optimizer).__name__,
             "remembers steps of one global model, and each cluster has a model; use server_optimizer=sgd",
         )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> State:
-        models = tree.apply(torch.clone, tree.spread(params, self.clusters))
+        models = tree.stack([params] * self.clusters)
         return {"params": models, "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
@@ -132,7 +131,22 @@ class Clustered(FedAvg):
 @dataclass(frozen=True, kw_only=True)
 class ChosenByClients(Clustered):
     """Each client receives all models and chooses by their fit to its own examples (`inspect`). It uploads the result
-    of `inspect` and the update of the model that it trained."""
+    of `inspect` and the update of the model that it trained. The models start as different ones."""
+
+    identical_start = False  # True where all models start as the same one
+
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        source = ctx.model.pretrained
+        require(
+            self.identical_start or source is None, "model.pretrained", source,
+            "the clusters' first models are shuffled copies of one, which destroys trained weights; use no pre-trained "
+            "weights, or algorithm=ifca with algorithm.identical_start=true",
+        )  # fmt: skip
+
+    def init(self, ctx: Context, params: Params) -> State:
+        state = super().init(ctx, params)
+        return state if self.identical_start else {**state, "params": distinct(params, self.clusters)}
 
     def choice(self, found: Tree) -> Tensor:
         """The cluster that a client chose, given its result of `inspect`: int64 []; or those of K clients: [K]."""
@@ -155,14 +169,6 @@ class ChosenByClients(Clustered):
 
     def upload(self, params: Params, client: Client) -> Tree:
         return {**super().upload(params, client), **client.found}
-
-
-def check_random(model: Model, instead: str) -> None:
-    """Raise ConfigError where `distinct` would shuffle pre-trained weights."""
-    require(
-        model.pretrained is None, "model.pretrained", model.pretrained,
-        f"the clusters' first models are shuffled copies of one, which destroys trained weights; {instead}",
-    )  # fmt: skip
 
 
 def distinct(params: Params, count: int) -> Stack:
