@@ -131,9 +131,8 @@ class FedGen(FedAvg):
         asked = _ask(noise.to(generator["0.weight"]), labels, model)
         # The network of `_build` in evaluation mode, written out: torch.compile cannot trace the building of a network.
         hidden = F.linear(asked, generator["0.weight"], generator["0.bias"])
-        mean, variance, weight, bias = (
-            generator[f"1.{name}"] for name in ("running_mean", "running_var", "weight", "bias")
-        )
+        entries = ("running_mean", "running_var", "weight", "bias")
+        mean, variance, weight, bias = (generator[f"1.{name}"] for name in entries)
         normal = F.batch_norm(hidden, mean, variance, weight, bias)
         return F.linear(normal.relu(), generator["3.weight"], generator["3.bias"])
 
