@@ -65,6 +65,7 @@ class Cadis(FedAvg):
     distillation: Annotated[float, AtLeast(0)] = 1.0
     kernel: Annotated[str, OneOf(*KERNELS)] = "centred"
 
+    own_weights = True
     needs_head = True
 
     def __post_init__(self) -> None:
@@ -76,10 +77,6 @@ class Cadis(FedAvg):
 
     def check(self, ctx: Context) -> None:
         super().check(ctx)
-        require(
-            self.selection.ordinary, "selection", type(self.selection).__name__,
-            "it has its own weights for updates, and so has CADIS; use selection=uniform or full, with merge=examples",
-        )  # fmt: skip
         drawn = min(ctx.clients, ctx.rounds * ctx.cohort)  # at most this many clients ever take part
         possible = drawn * (drawn - 1) // 2
         if self.transitive == "off":

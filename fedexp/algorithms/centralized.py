@@ -20,14 +20,9 @@ class Centralized(FedAvg):
     communicates = False
 
     def stages(self, ctx: Context) -> list[Stage]:
-        return [Stage("training", self, alone(ctx, pooled(ctx.world)))]
+        return [Stage("training", self, replace(ctx, world=pooled(ctx.world), cohort=1))]
 
 
 def pooled(world: World) -> World:
     """The world in which one client holds the union of all clients' examples."""
     return replace(world, sizes=torch.tensor([len(world.rows)]))
-
-
-def alone(ctx: Context, world: World) -> Context:
-    """The context of the only client of `world`."""
-    return replace(ctx, world=world, cohort=1)

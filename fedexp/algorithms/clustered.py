@@ -7,6 +7,7 @@ As one global model, the cluster models' logits are summed (FedConcat, appendix 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -18,11 +19,10 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import AtLeast
 from fedexp.engine import Client, Context, Examples, State
 from fedexp.errors import require
+from fedexp.measure import accuracy
 from fedexp.models import Model
 from fedexp.randomness import generator
 from fedexp.tree import Params, Stack, Tree
-
-_CHUNK = 1000  # test examples in one forward pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +40,14 @@ class Clustered(FedAvg):
             not isinstance(self.clusters, int) or self.clusters <= ctx.clients, "algorithm.clusters", self.clusters,
             f"must be at most clients={ctx.clients}",
         )  # fmt: skip
-        params = ctx.model.params()
         require(
-            not self.server_optimizer.init({name: params[name] for name in ctx.weights}),
+            not self.server_optimizer.init(ctx.model.params()),
             "server_optimizer", type(self.server_optimizer).__name__,
             "remembers steps of one global model, and each cluster has a model; use server_optimizer=sgd",
         )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> State:
-        models = tree.apply(torch.clone, tree.spread(params, self.clusters))
+        models = tree.stack([params] * self.clusters)
         return {"params": models, "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
@@ -111,8 +110,9 @@ class Clustered(FedAvg):
 
     def metrics(self, state: State, ctx: Context) -> dict[str, float]:
         """Mean over clients of their model's accuracy on their share of the test distribution."""
-        by_class, there = class_accuracy(state["params"], ctx)
-        counts = ctx.world.label_counts * there
+        models = [partial(ctx.model, one, training=False) for one in tree.unstack(state["params"])]
+        by_class = torch.stack([accuracy.by_class(model, ctx.world) for model in models])
+        counts = ctx.world.label_counts * (ctx.world.test_counts > 0)
         held = counts.sum(1) > 0
         assigned = self.settled(state, ctx)["assigned"]
         shares = counts[held].double() / counts[held].sum(1, keepdim=True)
@@ -131,7 +131,22 @@ class Clustered(FedAvg):
 @dataclass(frozen=True, kw_only=True)
 class ChosenByClients(Clustered):
     """Each client receives all models and chooses by their fit to its own examples (`inspect`). It uploads the result
-    of `inspect` and the update of the model that it trained."""
+    of `inspect` and the update of the model that it trained. The models start as different ones."""
+
+    identical_start = False  # True where all models start as the same one
+
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        source = ctx.model.pretrained
+        require(
+            self.identical_start or source is None, "model.pretrained", source,
+            "the clusters' first models are shuffled copies of one, which destroys trained weights; use no pre-trained "
+            "weights, or algorithm=ifca with algorithm.identical_start=true",
+        )  # fmt: skip
+
+    def init(self, ctx: Context, params: Params) -> State:
+        state = super().init(ctx, params)
+        return state if self.identical_start else {**state, "params": distinct(params, self.clusters)}
 
     def choice(self, found: Tree) -> Tensor:
         """The cluster that a client chose, given its result of `inspect`: int64 []; or those of K clients: [K]."""
@@ -154,14 +169,6 @@ class ChosenByClients(Clustered):
 
     def upload(self, params: Params, client: Client) -> Tree:
         return {**super().upload(params, client), **client.found}
-
-
-def check_random(model: Model, instead: str) -> None:
-    """Raise ConfigError where `distinct` would shuffle pre-trained weights."""
-    require(
-        model.pretrained is None, "model.pretrained", model.pretrained,
-        f"the clusters' first models are shuffled copies of one, which destroys trained weights; {instead}",
-    )  # fmt: skip
 
 
 def distinct(params: Params, count: int) -> Stack:
@@ -190,18 +197,3 @@ def losses(model: Model, models: Stack, examples: Examples) -> Tensor:
         return torch.stack([F.cross_entropy(each, y, reduction="none") for each in logits], 1)
 
     return examples.each(score).T.contiguous()  # one row per model, so that the means of equal models are equal
-
-
-@torch.no_grad()
-def class_accuracy(models: Stack, ctx: Context) -> tuple[Tensor, Tensor]:
-    """Each model's accuracy on the test examples of each class [M, C] (CPU), and which classes have examples [C]."""
-    world = ctx.world
-    hits = torch.zeros(tree.length(models), world.classes, dtype=torch.float64)
-    for start in range(0, len(world.test_y), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        x, labels = world.prepare_test(rows), world.test_y[rows].cpu()
-        for row, one in enumerate(tree.unstack(models)):
-            right = ctx.model(one, x, training=False).argmax(1).cpu() == labels
-            hits[row] += torch.bincount(labels[right], minlength=world.classes)
-    counts = torch.bincount(world.test_y.cpu(), minlength=world.classes)
-    return hits / counts.clamp_min(1), counts > 0

@@ -8,9 +8,10 @@ Sizes: N clients, K in a cohort, C classes, B batch size. Params: one model by n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
 from fedexp import tree
@@ -48,7 +49,9 @@ class FedAvg(Frozen):
         """Why every client that is drawn must finish its work and answer; empty where clients may fail."""
         return ""
 
+    needs_sgd = ""  # why clients must train by SGD (local.optimizer); empty where they need not
     trains_anew = False  # whether a client that fills two places of a cohort trains with new random draws for each
+    own_weights = False  # True where it weighs updates in a way of its own, whatever the selection's weights are
     needs_head = False  # True where the model must be an encoder and a head (fedexp.models.Classifier)
     two_models = False  # True where a client has a whole model of its own beside the global one; both are evaluated
 
@@ -65,10 +68,17 @@ class FedAvg(Frozen):
         """Raise ConfigError for settings that cannot work in this world with this model."""
         self.selection.check(ctx)
         require(
+            self.selection.ordinary or not self.own_weights, "selection", type(self.selection).__name__,
+            f"it has its own weights for updates, and so has {type(self).__name__}; "
+            "use selection=uniform or full, with merge=examples",
+        )  # fmt: skip
+        require(
             type(self.privacy) is NoPrivacy or type(self.selection).question is Uniform.question,
             "privacy", type(self.privacy).__name__,
             f"does not protect clients' answers to {type(self.selection).__name__}; use privacy=none",
         )  # fmt: skip
+        chosen = ctx.local.optimizer
+        require(not self.needs_sgd or chosen == "sgd", "local.optimizer", chosen, self.needs_sgd)
         require(
             ctx.model.splits or not self.needs_head, "model", type(ctx.model.net).__name__,
             f"{type(self).__name__} needs a model of an encoder and a head: fedexp.models.Classifier(encoder, head)",
@@ -81,6 +91,11 @@ class FedAvg(Frozen):
         self._check_system(ctx)
         if type(self.privacy) is not NoPrivacy:
             self._check_privacy(ctx)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts that every algorithm has, by name: FedAvg's fields."""
+        return {field.name: getattr(self, field.name) for field in fields(FedAvg)}
 
     def overrides(self, *hooks: str) -> list[str]:
         """Which of these hooks this algorithm overrides: some parts allow only FedAvg's."""
@@ -265,9 +280,9 @@ class FedAvg(Frozen):
         return self.selection.artifacts(state["selection"])
 
 
-def initial(algorithm: FedAvg, state: State, ctx: Context) -> State:
-    """The State that this algorithm's `init` makes from the previous stage's final State."""
-    return algorithm.init(ctx, state["params"])
+def zeros(params: Params, ctx: Context) -> Params:
+    """Zeros in the shapes of the trained entries."""
+    return {name: torch.zeros_like(params[name]) for name in ctx.weights}
 
 
 @dataclass(frozen=True)
@@ -287,6 +302,6 @@ class Stage:
     context: Context
     rounds: int | None = None
     counted: bool = True
-    begin: Callable[[Any, State, Context], State] = initial
+    begin: Callable[[Any, State, Context], State] = lambda algorithm, state, ctx: algorithm.init(ctx, state["params"])
     inside: Callable[[State, Context], Context] = lambda state, ctx: ctx
     done: Callable[[State, Context], bool] = lambda state, ctx: False

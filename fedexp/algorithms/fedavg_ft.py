@@ -40,10 +40,7 @@ class FedAvgFT(FedAvg):
         return self.tuning_layers != "all"
 
     def tuning(self) -> dict[str, FedAvg]:
-        return {
-            f"tuned_{epochs}": FineTuning(of=self, epochs=epochs, layers=self.tuning_layers, lr=self.tuning_lr)
-            for epochs in self.tuning_epochs
-        }
+        return {f"tuned_{epochs}": FineTuning(of=self, epochs=epochs) for epochs in self.tuning_epochs}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +48,17 @@ class FineTuning(FedAvg):
     """ONE client's fine-tuning of the model that it would use under the algorithm `of`, by the same loss. Nothing
     crosses the network; the memory that it returns is the tuned model."""
 
-    of: FedAvg
+    of: FedAvgFT
     epochs: int
-    layers: str
-    lr: float | None
 
     def passes(self, local: Local) -> list[Pass]:
-        longer = replace(local, epochs=self.epochs, steps=None, lr=self.lr or local.lr)
+        longer = replace(local, epochs=self.epochs, steps=None, lr=self.of.tuning_lr or local.lr)
         return [Pass(self, longer, "/tuning")]
 
     def trains(self, model: Model) -> list[str]:
         head = [name for name in model.weights if name.startswith("head.")]
         body = [name for name in model.weights if name not in head]
-        return {"all": model.weights, "head": head, "body": body}[self.layers]
+        return {"all": model.weights, "head": head, "body": body}[self.of.tuning_layers]
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
         return self.of.inspect(model, download, memory, examples)

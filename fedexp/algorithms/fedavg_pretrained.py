@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
-from fedexp.algorithms.centralized import Centralized, alone, pooled
-from fedexp.algorithms.fedavg import FedAvg, Stage, initial
+from fedexp.algorithms.centralized import Centralized, pooled
+from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.config.bounds import AtLeast, Within
 from fedexp.engine import Context, State
 from fedexp.measure import accuracy
@@ -42,7 +42,7 @@ class FedAvgPretrained(FedAvg):
         size = self.pretraining_batch_size or ctx.cohort * ctx.local.batch_size
         local = replace(ctx.local, epochs=1, steps=None, batch_size=size, lr_decay=decay)
         before = Stage(
-            "pretraining", Centralized(), replace(alone(ctx, server), local=local), self.pretraining_epochs,
+            "pretraining", Centralized(), replace(ctx, world=server, cohort=1, local=local), self.pretraining_epochs,
             counted=False, done=self.reached,
         )  # fmt: skip
         return [before, replace(training, begin=partial(after_pretraining, examples=len(server.rows)))]
@@ -68,7 +68,7 @@ def after_pretraining(algorithm: FedAvgPretrained, state: State, ctx: Context, e
     """The first State of the rounds from the last State of pre-training on `examples` examples: its model, and the
     number of epochs and the accuracy that pre-training has reached."""
     found = {"epochs": state["round"], "accuracy": _accuracy(state["params"], ctx)}
-    first = {**initial(algorithm, state, ctx), "pretraining": found}
+    first = {**algorithm.init(ctx, state["params"]), "pretraining": found}
     missed = algorithm.summary(first, ctx)["pretraining_target_reached"] is False
     log.info(
         "pre-trained for %d epochs of %d examples: test accuracy %.2f%%%s", found["epochs"], examples,
@@ -79,4 +79,4 @@ def after_pretraining(algorithm: FedAvgPretrained, state: State, ctx: Context, e
 
 
 def _accuracy(params: Params, ctx: Context) -> float:
-    return float(accuracy.test(lambda x: ctx.model(params, x, training=False), ctx.world)[0])
+    return float(accuracy.test(partial(ctx.model, params, training=False), ctx.world)[0])

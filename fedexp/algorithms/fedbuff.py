@@ -53,10 +53,7 @@ class FedBuff(FedAvg):
     system: Ideal = Devices()
 
     trains_anew = True
-
-    @property
-    def needs_all(self) -> str:
-        return "the buffer waits for its upload"
+    needs_all = "the buffer waits for its upload"
 
     def at_once(self, ctx: Context) -> int:
         """How many clients train at once."""
@@ -170,9 +167,8 @@ class FedBuff(FedAvg):
 
 def _stacked(flights: list[Flight]) -> Tree:
     """A list of flights as one tensor [n] per component."""
-    due, client, version = zip(*flights) if flights else ((), (), ())
     return {
-        "due": torch.tensor(due, dtype=torch.float64),
-        "client": torch.tensor(client, dtype=torch.int64),
-        "version": torch.tensor(version, dtype=torch.int64),
+        "due": torch.tensor([due for due, _, _ in flights], dtype=torch.float64),
+        "client": torch.tensor([client for _, client, _ in flights], dtype=torch.int64),
+        "version": torch.tensor([version for _, _, version in flights], dtype=torch.int64),
     }

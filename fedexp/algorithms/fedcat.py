@@ -24,7 +24,6 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import AtLeast, Within
 from fedexp.engine import Context, State
 from fedexp.errors import require
-from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
 from fedexp.selection.uniform import Uniform
 from fedexp.tree import Params, Tree
@@ -59,11 +58,6 @@ class FedCat(FedAvg):
             not self.concatenation or type(self.selection).question is Uniform.question, "selection", self.selection,
             "evaluates the model that each client would receive, but FedCat's copies pass from client to client; "
             "use selection=uniform",
-        )  # fmt: skip
-        require(
-            not (self.grouping or self.concatenation) or self.privacy == NoPrivacy(), "privacy", self.privacy,
-            "FedCat draws devices by how often they took part, and passes copies from device to device without noise; "
-            "use privacy=none",
         )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> State:

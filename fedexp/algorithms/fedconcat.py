@@ -6,7 +6,6 @@ concatenated features. Encoders evaluate in stage 3: no dropout, no moving stati
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -97,15 +96,16 @@ class FedConcat(FedAvg):
         super().check(ctx)
         entries = dict.fromkeys([*ctx.model.weights, *ctx.model.buffers])
         require(bool(encoders(entries)), "model", "this one", "has no weights below its head to concatenate")
-        with _keys_of_clustering():
+        try:
             self.clustering.check(ctx)
+        except ConfigError as error:  # named in full: algorithm.clustering.clusters, not algorithm.clusters
+            group, _, name = error.key.partition(".")
+            key = f"algorithm.clustering.{name}" if group == "algorithm" else error.key
+            raise ConfigError(key, error.value, error.right) from error
 
     def stages(self, ctx: Context) -> list[Stage]:
         self.check(ctx)  # here, where errors can name the clustering's keys in full
-        classifier = ClassifierRounds(
-            selection=self.selection, server_optimizer=self.server_optimizer, compression=self.compression,
-            privacy=self.privacy, system=self.system, clustering=self.clustering, feature_map=self.feature_map,
-        )  # fmt: skip
+        classifier = ClassifierRounds(**self.parts, clustering=self.clustering, feature_map=self.feature_map)
         decay = ctx.local.weight_decay if self.classifier_weight_decay is None else self.classifier_weight_decay
         brief = replace(ctx.local, steps=self.classifier_steps, weight_decay=decay)
         return [
@@ -181,17 +181,6 @@ def first_head(models: Stack, start: str, seed: int) -> Params:
         torch.manual_seed(key(seed, "classifier"))
         fresh = nn.Linear(width, classes)
     return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
-
-
-@contextmanager
-def _keys_of_clustering() -> Iterator[None]:
-    """Let errors name the clustering's keys in full: algorithm.clustering.clusters, not algorithm.clusters."""
-    try:
-        yield
-    except ConfigError as error:
-        group, _, name = error.key.partition(".")
-        key = f"algorithm.clustering.{name}" if group == "algorithm" else error.key
-        raise ConfigError(key, error.value, error.right) from error
 
 
 def encoders(params: Params) -> Params:

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedexp import tree
-from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedavg import FedAvg, zeros
 from fedexp.config.bounds import Above, OneOf
 from fedexp.engine import Batch, Client, Context, State
 from fedexp.errors import require
@@ -30,22 +30,20 @@ class FedDyn(FedAvg):
     alpha: Annotated[float, Above(0)] = 0.5
     server_state: Annotated[str, OneOf("exact", "published")] = "exact"
 
+    own_weights = True  # equal ones, of clients that are drawn once
+
     def check(self, ctx: Context) -> None:
         super().check(ctx)
         require(
             self.server_optimizer == Sgd(), "server_optimizer", self.server_optimizer,
             "FedDyn makes the server's step itself, to mean - h / alpha; use sgd with lr 1",
         )  # fmt: skip
-        require(
-            self.selection.ordinary, "selection", self.selection,
-            "takes the plain mean of clients that are drawn once; use selection=uniform or full, with merge=examples",
-        )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> State:
-        return {**super().init(ctx, params), "h": _zeros(params, ctx)}
+        return {**super().init(ctx, params), "h": zeros(params, ctx)}
 
     def memory(self, ctx: Context, params: Params) -> Tree:
-        return {"gradient": _zeros(params, ctx)}
+        return {"gradient": zeros(params, ctx)}
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
         weights = {name: params[name] for name in model.weights}
@@ -70,7 +68,3 @@ class FedDyn(FedAvg):
             step = {name: share * mean[name] - old[name] for name in state["h"]}
         h = tree.apply(lambda h, d: h - self.alpha * d, state["h"], step)
         return {**averaged, "params": {**mean, **{name: mean[name] - h[name] / self.alpha for name in h}}, "h": h}
-
-
-def _zeros(params: Params, ctx: Context) -> Params:
-    return {name: torch.zeros_like(params[name]) for name in ctx.weights}

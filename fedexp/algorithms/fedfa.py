@@ -19,7 +19,6 @@ from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import Within
 from fedexp.engine import Client, Context, Examples, State
-from fedexp.errors import require
 from fedexp.models import Model
 from fedexp.server_optimizer.fedfa import FedFAMomentum
 from fedexp.server_optimizer.sgd import Sgd
@@ -33,12 +32,7 @@ class FedFA(FedAvg):
     alpha: Annotated[float, Within(0, 1)] = 1.0
     server_optimizer: Sgd = field(default=FedFAMomentum())
 
-    def check(self, ctx: Context) -> None:
-        super().check(ctx)
-        require(
-            self.selection.ordinary, "selection", type(self.selection).__name__,
-            "it has its own weights for updates, and so has FedFA; use selection=uniform or full, with merge=examples",
-        )  # fmt: skip
+    own_weights = True
 
     def memory(self, ctx: Context, params: Params) -> Tree:
         return {"participations": torch.zeros((), dtype=torch.int64, device=ctx.world.device)}

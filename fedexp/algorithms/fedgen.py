@@ -89,7 +89,8 @@ class FedGen(FedAvg):
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
         """FedAvg's aggregation, after training the generator on the local models."""
         if state["generator_steps"] == 0:
-            state = {**state, "generator": _like(self._fresh(ctx.model, gen), state["generator"])}
+            first = tree.apply(lambda new, old: new.to(old), self._fresh(ctx.model, gen), state["generator"])
+            state = {**state, "generator": first}
         state = self._introduce(state, ids, ctx)
         starts, update = self.starts(state, ids, uploads, ctx), uploads["update"]
         heads = {name: starts[name] + update[name] for name in update if name.startswith("head.")}
@@ -130,9 +131,8 @@ class FedGen(FedAvg):
         asked = _ask(noise.to(generator["0.weight"]), labels, model)
         # The network of `_build` in evaluation mode, written out: torch.compile cannot trace the building of a network.
         hidden = F.linear(asked, generator["0.weight"], generator["0.bias"])
-        mean, variance, weight, bias = (
-            generator[f"1.{name}"] for name in ("running_mean", "running_var", "weight", "bias")
-        )
+        entries = ("running_mean", "running_var", "weight", "bias")
+        mean, variance, weight, bias = (generator[f"1.{name}"] for name in entries)
         normal = F.batch_norm(hidden, mean, variance, weight, bias)
         return F.linear(normal.relu(), generator["3.weight"], generator["3.bias"])
 
@@ -143,18 +143,18 @@ class FedGen(FedAvg):
         labels = (counts.max(0).values > 1).nonzero().squeeze(1)
         if not len(labels):
             return {}
-        weights = {name: generator[name].requires_grad_() for name in maker.weights}
+        weights = [generator[name].requires_grad_() for name in maker.weights]
         settings = Local(optimizer="adam", weight_decay=self.server_weight_decay)
         rate = self.server_lr * self.server_lr_decay ** state["round"]
-        optimizer = Optimizer(list(weights.values()), settings, rate, fused=False)
+        optimizer = Optimizer(weights, settings, rate, fused=False)
         moments = tree.apply(torch.clone, state["moments"])
-        optimizer.memory = [[moments[order][name] for name in weights] for order in ("first", "second")]
+        optimizer.memory = [[moments[order][name] for name in maker.weights] for order in ("first", "second")]
         optimizer.taken.fill_(state["generator_steps"])
         counts = counts.to(generator["0.weight"])
         for y, noise in zip(*self._questions(labels, generator["0.weight"], gen)):
             with training(None, torch.tensor(0)) as now:
                 loss = self.teaching_loss(model, generator, heads, counts, noise, y)
-            optimizer.step(list(weights.values()), list(torch.autograd.grad(loss, list(weights.values()))))
+            optimizer.step(weights, list(torch.autograd.grad(loss, weights)))
             generator.update({name: value.detach() for name, value in now.statistics.items()})
         generator = {name: value.detach() for name, value in generator.items()}
         return {"generator": generator, "moments": moments, "generator_steps": int(optimizer.taken)}
@@ -207,7 +207,3 @@ def _architecture(noise: int, hidden: int, classes: int, features: int) -> Model
 def _ask(noise: Tensor, labels: Tensor, model: Model) -> Tensor:
     """The generator's input: noise and one-hot labels side by side [n, noise + C]."""
     return torch.cat([noise, (labels[:, None] == torch.arange(model.classes, device=labels.device)).to(noise)], 1)
-
-
-def _like(values: Params, example: Params) -> Params:
-    return {name: value.to(example[name]) for name, value in values.items()}

@@ -15,7 +15,6 @@ from fedexp import tree
 from fedexp.algorithms.fedprox import FedProx
 from fedexp.config.bounds import AtLeast, OneOf
 from fedexp.engine import Client, Context, State
-from fedexp.errors import require
 from fedexp.tree import Params, Tree
 
 
@@ -27,10 +26,7 @@ class FedNova(FedProx):
     mu: Annotated[float, AtLeast(0)] = 0.0
     tau_eff: Annotated[str, OneOf("path", "steps")] = "path"
 
-    def check(self, ctx: Context) -> None:
-        super().check(ctx)
-        optimizer = ctx.local.optimizer
-        require(optimizer == "sgd", "local.optimizer", optimizer, "FedNova's path lengths are defined for sgd")
+    needs_sgd = "FedNova's path lengths are defined for sgd"
 
     def upload(self, params: Params, client: Client) -> Tree:
         return {**super().upload(params, client), "steps": client.steps}

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
-from fedexp.algorithms.clustered import ChosenByClients, check_random, distinct, losses
+from fedexp.algorithms.clustered import ChosenByClients, losses
 from fedexp.config.bounds import AtLeast
-from fedexp.engine import Batch, Client, Context, Examples, State
+from fedexp.engine import Batch, Client, Context, Examples
 from fedexp.models import Model
 from fedexp.tree import Params, Tree
 
@@ -30,13 +30,6 @@ class FedSoft(ChosenByClients):
 
     mu: Annotated[float, AtLeast(0)] = 0.01
     interval: Annotated[int, AtLeast(1)] = 2
-
-    def check(self, ctx: Context) -> None:
-        super().check(ctx)
-        check_random(ctx.model, "use a random start")
-
-    def init(self, ctx: Context, params: Params) -> State:
-        return {**super().init(ctx, params), "params": distinct(params, self.clusters)}
 
     def memory(self, ctx: Context, params: Params) -> Tree:
         """The client's shares u [M], and the round in which they were estimated."""

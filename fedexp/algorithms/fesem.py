@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.clustered import Clustered
+from fedexp.algorithms.fedprox import FedProx
 from fedexp.config.bounds import AtLeast
-from fedexp.engine import Batch, Client, Context, State, client_rows
-from fedexp.models import Model
+from fedexp.engine import Context, State, client_rows
 from fedexp.randomness import generator
 from fedexp.tree import Params, Tree
 
@@ -23,8 +23,9 @@ _AT_ONCE = 50  # clients whose last weights are compared together
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeSEM(Clustered):
-    """mu weighs the proximal term. State also has "last", the weights that clients returned last (client_rows)."""
+class FeSEM(Clustered, FedProx):
+    """mu weighs the proximal term, which is FedProx's. State also has "last", the weights that clients returned last
+    (client_rows)."""
 
     mu: Annotated[float, AtLeast(0)] = 0.1
 
@@ -46,10 +47,6 @@ class FeSEM(Clustered):
             distance = [torch.stack([tree.squared_distance(own, center) for center in centers]) for own in last]
             chosen[some] = torch.stack(distance).argmin(1).cpu()
         return chosen
-
-    def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        weights = {name: params[name] for name in model.weights}
-        return super().loss(model, params, batch, client) + self.mu / 2 * tree.squared_distance(weights, client.start)
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
         after = super().aggregate(state, ids, uploads, ctx, gen)

@@ -6,10 +6,10 @@ the number of the chosen model is uploaded with the update (8 bytes).
 
 from dataclasses import dataclass
 
-from fedexp.algorithms.clustered import ChosenByClients, check_random, distinct, losses
-from fedexp.engine import Context, Examples, State
+from fedexp.algorithms.clustered import ChosenByClients, losses
+from fedexp.engine import Examples
 from fedexp.models import Model
-from fedexp.tree import Params, Tree
+from fedexp.tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +18,6 @@ class Ifca(ChosenByClients):
     clients then choose the first one. Otherwise they start as different models, as the method needs."""
 
     identical_start: bool = False
-
-    def check(self, ctx: Context) -> None:
-        super().check(ctx)
-        if not self.identical_start:
-            check_random(ctx.model, "use algorithm.identical_start=true, or no pre-trained weights")
-
-    def init(self, ctx: Context, params: Params) -> State:
-        state = super().init(ctx, params)
-        return state if self.identical_start else {**state, "params": distinct(params, self.clusters)}
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
         return {"choice": losses(model, download["model"], examples).mean(1).argmin()}

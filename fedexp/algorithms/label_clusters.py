@@ -34,6 +34,12 @@ from fedexp.tree import Params, Stack, Tree
 
 _SENT = ("counted", "noisy")
 _INFERRED = ("random_inputs", "bias", "bias_published")
+_GUARANTEE = {
+    "mechanism": "Laplace(0, 1/epsilon) on each entry of a client's label distribution, sent once; sensitivity 1",
+    "protects": "the label distribution that a client sends, against adding or removing one of its examples",
+    "does_not_protect": "models sent in every round, numbers of examples, and which cluster's model a client gets; and "
+    "noise drawn from a known seed can be subtracted again, so this is a simulation",
+}
 _CHUNK = 1000  # random images in one forward pass
 
 
@@ -75,8 +81,7 @@ class LabelClusters(Clustered):
 
     def init(self, ctx: Context, params: Params) -> State:
         """A single model; each cluster gets a copy of it once there are clusters."""
-        models = tree.apply(torch.clone, tree.spread(params, 1))
-        return {"params": models, "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
+        return {"params": tree.stack([params]), "assigned": torch.zeros(ctx.clients, dtype=torch.int64)}
 
     def enter(self, state: State, ctx: Context) -> State:
         """All N clients send their label distributions, unless these are inferred."""
@@ -96,10 +101,10 @@ class LabelClusters(Clustered):
         return {"label_distribution": own.float()}
 
     def select(self, state: State, ctx: Context, gen: Generator) -> Tensor:
-        return super().select(state, ctx, gen) if _is_grouped(state) else torch.arange(ctx.clients)
+        return super().select(state, ctx, gen) if "distributions" in state else torch.arange(ctx.clients)
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        if not _is_grouped(state):
+        if "distributions" not in state:
             state = self._grouped(state, self._inferred(state, ids, uploads, ctx), ctx)
         return super().aggregate(state, ids, uploads, ctx, gen)
 
@@ -138,7 +143,7 @@ class LabelClusters(Clustered):
     def _grouped(self, state: State, distributions: dict[str, Tensor], ctx: Context) -> State:
         """Cluster all clients by the first of `distributions`, and give each cluster a copy of the single model."""
         labels = self._clustered(next(iter(distributions.values())).numpy(), ctx.seed)
-        models = tree.apply(torch.clone, tree.spread(tree.take(state["params"], 0), int(labels.max()) + 1))
+        models = tree.stack([tree.take(state["params"], 0)] * (int(labels.max()) + 1))
         return {**state, "params": models, "assigned": torch.from_numpy(labels), "distributions": distributions}
 
     def _clustered(self, points: np.ndarray, seed: int) -> np.ndarray:
@@ -152,12 +157,15 @@ class LabelClusters(Clustered):
         return k_means(points, clusters, seed)
 
     def outcome(self, settled: State) -> dict[str, Any]:
+        """With noise, also the guarantee of the Laplace mechanism on label distributions."""
         result = super().outcome(settled)
-        return result | {"privacy": privacy(self.epsilon)} if self.labels == "noisy" else result
+        if self.labels == "noisy":
+            result["privacy"] = {"epsilon": self.epsilon, **_GUARANTEE}
+        return result
 
     def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
         """The true beside the sent or inferred distributions (figure 12), and the elbow curve (appendix D.5)."""
-        if not _is_grouped(state):
+        if "distributions" not in state:
             return super().artifacts(state, ctx)
         found = {name: value.cpu() for name, value in state["distributions"].items()}
         shown = {"true": ctx.world.label_shares, **found}
@@ -175,18 +183,3 @@ class LabelClusters(Clustered):
         if np.isfinite(points).all():
             artifacts["elbow"] = pictures.elbow(inertias(points, ctx.seed), chosen=int(state["assigned"].max()) + 1)
         return artifacts
-
-
-def _is_grouped(state: State) -> bool:
-    return "distributions" in state
-
-
-def privacy(epsilon: float) -> dict[str, Any]:
-    """The guarantee of the Laplace mechanism on label distributions, for result.json."""
-    return {
-        "epsilon": epsilon,
-        "mechanism": "Laplace(0, 1/epsilon) on each entry of a client's label distribution, sent once; sensitivity 1",
-        "protects": "the label distribution that a client sends, against adding or removing one of its examples",
-        "does_not_protect": "models sent in every round, numbers of examples, and which cluster's model a client "
-        "gets; and noise drawn from a known seed can be subtracted again, so this is a simulation",
-    }

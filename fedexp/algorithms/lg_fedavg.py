@@ -26,9 +26,7 @@ class LGFedAvg(PartiallyShared):
         own = Stage("lg_fedavg", self, ctx)
         if self.pretraining_rounds == 0:
             return [own]
-        names = ("selection", "server_optimizer", "compression", "privacy", "system")
-        parts = {name: getattr(self, name) for name in names}
-        return [Stage("fedavg", FedAvg(**parts), ctx, self.pretraining_rounds), own]
+        return [Stage("fedavg", FedAvg(**self.parts), ctx, self.pretraining_rounds), own]
 
     def check(self, ctx: Context) -> None:
         super().check(ctx)

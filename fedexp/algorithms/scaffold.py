@@ -13,10 +13,9 @@ import torch
 from torch import Generator, Tensor
 
 from fedexp import tree
-from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedavg import FedAvg, zeros
 from fedexp.config.bounds import OneOf
 from fedexp.engine import Client, Context, State
-from fedexp.errors import require
 from fedexp.tree import Params, Tree
 
 
@@ -27,16 +26,13 @@ class Scaffold(FedAvg):
     path: Annotated[str, OneOf("effective", "published")] = "effective"
     weights: Annotated[str, OneOf("examples", "uniform")] = "examples"
 
-    def check(self, ctx: Context) -> None:
-        super().check(ctx)
-        optimizer = ctx.local.optimizer
-        require(optimizer == "sgd", "local.optimizer", optimizer, "SCAFFOLD's control variates are defined for sgd")
+    needs_sgd = "SCAFFOLD's control variates are defined for sgd"
 
     def init(self, ctx: Context, params: Params) -> State:
-        return {**super().init(ctx, params), "control": _zeros(params, ctx)}
+        return {**super().init(ctx, params), "control": zeros(params, ctx)}
 
     def memory(self, ctx: Context, params: Params) -> Tree:
-        return {"control": _zeros(params, ctx)}
+        return {"control": zeros(params, ctx)}
 
     def download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
         return {**super().download(state, ids, ctx), "control": tree.spread(state["control"], len(ids))}
@@ -71,7 +67,3 @@ class Scaffold(FedAvg):
             name: (client.start[name] - params[name]) * scale - server
             for name, server in client.download["control"].items()
         }
-
-
-def _zeros(params: Params, ctx: Context) -> Params:
-    return {name: torch.zeros_like(params[name]) for name in ctx.weights}

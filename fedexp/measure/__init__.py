@@ -15,8 +15,7 @@ def numbers(found: dict[str, Any]) -> dict[str, float]:
     """The values as plain numbers; all tensors leave the device in one transfer."""
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
-    plain = dict(zip(tensors, values))
-    return {name: plain.get(name, value) for name, value in found.items()}
+    return found | dict(zip(tensors, values))
 
 
 Measure = Callable[[Any], dict[str, Any]]

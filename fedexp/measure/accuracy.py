@@ -37,6 +37,11 @@ def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 50
     return torch.bincount(torch.cat(cells).cpu(), minlength=world.classes**2).view(world.classes, world.classes)
 
 
+def by_class(predict: Callable[[Tensor], Tensor], world: World) -> Tensor:
+    """The accuracy on the test examples of each class: float64 [C], on the CPU; 0 for a class that has none."""
+    return confusion(predict, world).diagonal().double() / world.test_counts.clamp_min(1)
+
+
 def by_chance(world: World) -> tuple[float, float]:
     """The accuracy of always predicting the test set's most frequent class, and two standard errors above it."""
     commonest = float(torch.bincount(world.test_y.cpu()).max()) / len(world.test_y)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Context, State, client_rows
+from fedexp.measure import accuracy
 from fedexp.models import Model
 from fedexp.round import Round, first_models, personal_models, tuned_models
 from fedexp.tree import Params
@@ -50,8 +51,8 @@ def evaluate(
     """
     columns: dict[str, Any] = {"client": ids.tolist(), "round": state["round"]}
     for name, models in _used(algorithm, state, ctx, pooled=ctx.clients != clients.clients).items():
-        accuracy, examples = zip(*_scores(models, ids, ctx, clients, on))
-        columns |= {"examples": examples, f"accuracy{name}": accuracy}
+        scores, examples = zip(*_scores(models, ids, ctx, clients, on))
+        columns |= {"examples": examples, f"accuracy{name}": scores}
     table = pd.DataFrame(columns)
     found = summary(table)
     if any(True for _ in tree.leaves(state["memory"]["first"]["own"])):
@@ -63,19 +64,17 @@ def summary(table: pd.DataFrame) -> dict[str, float]:
     """The accuracies of all clients that have one: mean, mean weighted by examples, standard deviation (of these
     clients, and as an estimate from a sample), and the mean of the worst tenth of the clients (rounded up)."""
     found: dict[str, float] = {}
-    for name in table:
-        if not str(name).startswith("accuracy"):
-            continue
+    for name in table.filter(regex="^accuracy"):
         held = table[table[name].notna()]
-        accuracy, examples, of = held[name], held["examples"], str(name).removeprefix("accuracy")
+        scores, examples, of = held[name], held["examples"], name.removeprefix("accuracy")
         found |= {
-            f"client_accuracy_mean{of}": accuracy.mean(),
-            f"client_accuracy_weighted{of}": (accuracy * examples).sum() / examples.sum(),
-            f"client_accuracy_std{of}": accuracy.std(ddof=0),
-            f"client_accuracy_worst10{of}": accuracy.nsmallest(-(-len(held) // 10)).mean(),
+            f"client_accuracy_mean{of}": scores.mean(),
+            f"client_accuracy_weighted{of}": (scores * examples).sum() / examples.sum(),
+            f"client_accuracy_std{of}": scores.std(ddof=0),
+            f"client_accuracy_worst10{of}": scores.nsmallest(-(-len(held) // 10)).mean(),
         }
         if len(held) > 1:
-            found[f"client_accuracy_sample_std{of}"] = accuracy.std(ddof=1)
+            found[f"client_accuracy_sample_std{of}"] = scores.std(ddof=1)
     return {name: float(value) for name, value in found.items()}
 
 
@@ -108,7 +107,8 @@ def _scores(models: Models, ids: Tensor, ctx: Context, clients: World, on: str) 
                 yield _right(ctx.model, params, home, rows), len(rows)
                 continue
             if before is None or not _same(params, before):  # one global model is evaluated once
-                before, by_class = params, _class_accuracy(ctx, params)
+                before = params
+                by_class = accuracy.by_class(partial(ctx.model, params, training=False), ctx.world)
             own = clients.label_counts[client] * (ctx.world.test_counts > 0)
             yield float((own * by_class).sum() / own.sum()), int(own.sum())
 
@@ -119,17 +119,6 @@ def _right(model: Model, params: Params, world: World, rows: Tensor) -> float:
         model(params, world.prepare(part), training=False).argmax(1) == world.y[part] for part in rows.split(_CHUNK)
     ]
     return float(torch.cat(hits).double().mean())
-
-
-def _class_accuracy(ctx: Context, params: Params) -> Tensor:
-    """A model's accuracy on the test examples of each class: float64 [C], on the CPU; 0 for a class that has none."""
-    world, hits = ctx.world, torch.zeros(ctx.world.classes, dtype=torch.float64)
-    for start in range(0, len(world.test_y), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        labels = world.test_y[rows]
-        right = ctx.model(params, world.prepare_test(rows), training=False).argmax(1) == labels
-        hits += torch.bincount(labels[right].cpu(), minlength=world.classes)
-    return hits / world.test_counts.clamp_min(1)
 
 
 def _same(first: Params, second: Params) -> bool:

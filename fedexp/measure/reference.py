@@ -26,10 +26,8 @@ class Reference:
     def __init__(self, rounds: int, ctx: Context, stopped: Callable[[], bool]) -> None:
         self.rounds, self.state = rounds, State()
         world, cohort = ctx.world, min(ctx.cohort, ctx.clients)  # centralized training has a single client
-        mean_size = -(-len(world.rows) // world.clients)
-        local = replace(
-            ctx.local, batch_size=ctx.local.batch_size * cohort, steps=ctx.local.schedule(mean_size)[1]
-        )  # fmt: skip
+        _, steps = ctx.local.schedule(-(-len(world.rows) // world.clients))  # of a client of mean size
+        local = replace(ctx.local, batch_size=ctx.local.batch_size * cohort, steps=steps)
         self.algorithm = Centralized()
         (stage,) = self.algorithm.stages(replace(ctx, local=local))
         engine = Engine(ctx.model, stage.context.world, local, ctx.hardware, ctx.seed, stopped)

@@ -93,7 +93,7 @@ class DpFedAvg(NoPrivacy):
 
     def deviation(self, memory: Tree, ctx: Context) -> float | Tensor:
         """Standard deviation of the noise on the sum."""
-        return self.noise_multiplier * (self.clip_norm or 0.0)
+        return self.noise_multiplier * self.clip_norm
 
     def metrics(self, memory: Tree, rounds: int, ctx: Context, sampling: str | None) -> dict[str, float]:
         """Epsilon of all rounds so far, for `delta`."""
@@ -130,13 +130,11 @@ def epsilon(
     logging.getLogger("absl").setLevel(logging.ERROR)  # orders near 1 do not converge: left out, with a warning
     if sampling == "poisson":
         relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-        event = dp_accounting.PoissonSampledDpEvent(
-            cohort / clients, dp_accounting.GaussianDpEvent(noise_multiplier)
-        )  # fmt: skip
+        noise = dp_accounting.GaussianDpEvent(noise_multiplier)
+        event = dp_accounting.PoissonSampledDpEvent(cohort / clients, noise)
     else:
         relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-        event = dp_accounting.SampledWithoutReplacementDpEvent(
-            clients, cohort, dp_accounting.GaussianDpEvent(noise_multiplier / 2)
-        )  # fmt: skip
+        noise = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
+        event = dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, noise)
     kind = dp_accounting.pld.PLDAccountant if accountant == "pld" else dp_accounting.rdp.RdpAccountant
     return float(kind(neighboring_relation=relation).compose(event, rounds).get_epsilon(delta))

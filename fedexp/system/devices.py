@@ -91,15 +91,11 @@ class Devices(Ideal):
     def answers(
         self, ids: Tensor, examples: list[int], failed: int, down: float, up: float, ctx: Context, number: int
     ) -> tuple[Tensor, float]:
-        seconds = torch.tensor([
-            self.seconds(client, count, down, up, ctx, number)
-            for client, count in zip(ids.tolist(), examples)
-        ], dtype=torch.float64)  # fmt: skip
-        if self.deadline is None:
-            return super().answers(ids, examples, failed, down, up, ctx, number)[0], float(max(seconds, default=0.0))
-        in_time = seconds <= self.deadline
-        everyone = failed == 0 and bool(in_time.all())
-        return in_time, float(seconds.max()) if everyone else self.deadline
+        trained = zip(ids.tolist(), examples)
+        seconds = [self.seconds(client, count, down, up, ctx, number) for client, count in trained]
+        in_time = torch.tensor(seconds, dtype=torch.float64) <= (math.inf if self.deadline is None else self.deadline)
+        missed = self.deadline is not None and (failed > 0 or not in_time.all())
+        return in_time, self.deadline if missed else max(seconds, default=0.0)
 
     def device(self, client: int, seed: int, number: int | None = None) -> Device:
         """A client's device; in round `number` (from 0) with that round's jitter."""

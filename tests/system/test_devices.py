@@ -220,6 +220,13 @@ def test_mechanisms_agree_and_it_resumes(kind):
     assert_resumes(algorithm, "norm", cohort=5)  # the clock too
 
 
+@pytest.mark.parametrize("deadline", [None, 7.0])
+def test_a_round_for_which_nobody_is_drawn_takes_no_time(deadline):
+    nobody = torch.empty(0, dtype=torch.int64)
+    in_time, seconds = Devices(deadline=deadline).answers(nobody, [], 0, 0.0, 0.0, context(), 0)
+    assert (len(in_time), seconds) == (0, 0.0)
+
+
 def test_two_cohorts_may_be_of_any_size():
     algorithm = FedAvg(selection=Poisson(), system=ALL_AT_ONCE)
     assert_mechanisms_agree(algorithm, count=6, cohort=3)
