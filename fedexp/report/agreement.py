@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
 from fedexp.report.page import NOTHING
 
+Name = TypeVar("Name")
 
-def ranked(values: Mapping[str, float], higher_is_better: bool) -> list[str]:
+
+def ranked(values: Mapping[Name, float], higher_is_better: bool) -> list[Name]:
     """Names from best to worst, without those that have no number."""
     known = {name: value for name, value in values.items() if not math.isnan(value)}
-    return sorted(known, key=lambda name: -known[name] if higher_is_better else known[name])
+    return sorted(known, key=lambda name: known[name], reverse=higher_is_better)
 
 
 def winner(values: Mapping[str, float], higher_is_better: bool) -> str:
@@ -23,11 +26,9 @@ def winner(values: Mapping[str, float], higher_is_better: bool) -> str:
     return best[0] if len(best) == 1 else f"a tie of {len(best)}"
 
 
-def marks(values: Mapping[str, float], shown: Mapping[str, str], higher_is_better: bool) -> dict[str, str]:
+def marks(values: Mapping[Name, float], shown: Mapping[Name, str], higher_is_better: bool) -> dict[Name, str]:
     """The names that are best or second best; values that are shown alike count as equal. Empty for fewer than two."""
     order = ranked(values, higher_is_better)
-    if len(order) < 2:
-        return {}
     places = list(dict.fromkeys(shown[name] for name in order))
     if len(places) < 2:
         return {}
@@ -39,8 +40,8 @@ def marks(values: Mapping[str, float], shown: Mapping[str, str], higher_is_bette
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
     """Spearman's correlation of (measured, published); NaN for fewer than three pairs or without variation."""
-    known = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]
-    if len(known) < 3 or any(len({pair[side] for pair in known}) < 2 for side in (0, 1)):
+    known = pd.DataFrame(pairs, columns=["measured", "published"]).dropna()
+    if len(known) < 3 or known.nunique().min() < 2:
         return math.nan
-    ranks = pd.DataFrame(known).rank()
-    return float(ranks[0].corr(ranks[1]))
+    ranks = known.rank()
+    return float(ranks["measured"].corr(ranks["published"]))

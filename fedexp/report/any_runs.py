@@ -1,14 +1,15 @@
 """Comparing any runs: they are named by the keys in which they differ, and sorted by accuracy."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from statistics import fmean
 
 import pandas as pd
 
 from fedexp.errors import ConfigError
 from fedexp.report import curves, maps
-from fedexp.report.groups import Group, draws, grouped
+from fedexp.report.groups import Group, by_key, draws, grouped
 from fedexp.report.page import Page, Picture
 from fedexp.report.results import sheets
 from fedexp.report.runs import Recorded, distinct
@@ -30,18 +31,18 @@ def compare_runs(
     runs = distinct(sorted(runs, key=lambda run: not run.complete))
     groups = _ranked(grouped(runs))
     page = Page(name, f"{_counted(len(runs), 'run')}, {_counted(len(groups), 'setting')}")
-    keys = list(dict.fromkeys(key for group in groups for key in {**group.keys, **group.more}))
+    keys = groups[0].settings
     together = " and ".join(draws(runs)) or "their seed"
     page.lead = [
         f"Runs that differ in {together} alone share a line: mean ± standard deviation of those that are complete. "
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else."),
-        *_left_out(groups),
+        *(_left_out(key, groups) for key in groups[0].more),
     ]
     page.sheets, found = sheets(groups, targets, baseline)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
     page.notes += [f"{run.path.name}: ended at chance, it has not learned." for run in runs if run.at_chance]
-    both = maps.over_two_keys(groups, found)
-    page.pictures = [*_curves(groups), *([both] if both else []), *_partitions(groups)]
+    pictures = [*_curves(groups), maps.over_two_keys(groups, found), *_partitions(groups)]
+    page.pictures = [each for each in pictures if each is not None]
     page.records = _records(groups, found)
     return page
 
@@ -51,21 +52,16 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def _left_out(groups: Sequence[Group]) -> list[str]:
-    """The values of what the groups' names leave out, a line for each key; the most frequent value last."""
-    lines = []
-    for key in dict.fromkeys(key for group in groups for key in group.more):
-        labels: dict[str, list[str]] = {}
-        for group in groups:
-            labels.setdefault(group.more[key], []).append(group.label)
-        *few, (most, _) = sorted(labels.items(), key=lambda each: len(each[1]))
-        told = "; ".join(f"{text} for {_names(own)}" for text, own in few)
-        lines.append(f"{key}: {told}; otherwise {most}.")
-    return lines
+def _left_out(key: str, groups: Sequence[Group]) -> str:
+    """The values of a key that the groups' names leave out; the most frequent one last."""
+    values = by_key(groups, lambda group: group.more[key])
+    *few, (most, _) = sorted(values.items(), key=lambda each: len(each[1]))
+    told = "; ".join(f"{text} for {_names(own)}" for text, own in few)
+    return f"{key}: {told}; otherwise {most}."
 
 
-def _names(labels: list[str]) -> str:
-    return ", ".join(labels) if len(labels) <= _MOST_NAMES else f"{len(labels)} of them"
+def _names(groups: list[Group]) -> str:
+    return ", ".join(each.label for each in groups) if len(groups) <= _MOST_NAMES else f"{len(groups)} of them"
 
 
 def by_data_set(
@@ -73,14 +69,12 @@ def by_data_set(
 ) -> list[Page]:
     """`compare_runs` of each data set's runs, a page each: no accuracies on different data sets stand in one table.
     Raises ConfigError for a baseline that no data set's runs have."""
-    parts: dict[str, list[Recorded]] = {}
-    for run in runs:
-        parts.setdefault(run.data, []).append(run)
+    parts = by_key(runs, lambda run: run.data)
     if len(parts) == 1:
         return [compare_runs(runs, targets=targets, baseline=baseline)]
     pages, refused = [], []
     for data, own in sorted(parts.items()):
-        name = f"runs_{_stem(data)}".rstrip("_")
+        name = _stem("runs", data)
         try:
             page = compare_runs(own, name, targets, baseline)
         except ConfigError as error:
@@ -106,38 +100,34 @@ def _ranked(groups: list[Group]) -> list[Group]:
 def _curves(groups: Sequence[Group]) -> list[Picture]:
     """One picture per problem; groups of the same name look alike in all of them."""
     pictures, looks = [], {name: number for number, name in enumerate(sorted({group.short for group in groups}))}
-    for problem in dict.fromkeys(group.problem for group in groups):
-        peers = [group for group in groups if group.problem == problem]
+    for problem, peers in by_key(groups, lambda group: group.problem).items():
         known = {group.short: own for group in peers if (own := [run for run in group.done if run.curve])}
         if not known:
             continue
         shown = dict(list(known.items())[:_MOST_CURVES])
         of = f" of the best {len(shown)} of {len(known)}" if len(shown) < len(known) else ""
         title = f"{problem}: test accuracy{of}".removeprefix(": ")
-        pictures.append(curves.picture(f"accuracy_{_stem(problem)}".rstrip("_"), title, shown, {}, looks))
+        pictures.append(curves.picture(_stem("accuracy", problem), title, shown, {}, looks))
     return pictures[:_MOST_PICTURES]
 
 
-def _partitions(groups: Sequence[Group]) -> list[Picture]:
+def _partitions(groups: Sequence[Group]) -> Iterator[Picture | None]:
     """One picture of each problem's partition."""
-    first: dict[str, Recorded] = {}
-    for group in groups:
-        first.setdefault(group.problem, group.runs[0])
-    made = []
-    for problem, run in list(first.items())[:_MOST_PICTURES]:
+    for problem, peers in islice(by_key(groups, lambda group: group.problem).items(), _MOST_PICTURES):
+        run = peers[0].runs[0]
         title = f"{run.name('partition')} of {run.data}, seed {run.seed}: examples of each class that each client holds"
-        made.append(maps.partition(f"partition_{_stem(problem)}".rstrip("_"), title, run))
-    return [each for each in made if each is not None]
+        yield maps.partition(_stem("partition", problem), title, run)
 
 
-def _stem(text: str) -> str:
-    return re.sub(r"[^\w.=+-]+", "_", text)
+def _stem(kind: str, of: str) -> str:
+    """The name of a file."""
+    return re.sub(r"[^\w.=+-]+", "_", f"{kind}_{of}").rstrip("_")
 
 
 def _records(groups: Sequence[Group], found: pd.DataFrame) -> pd.DataFrame:
     """One row per run, incomplete runs included."""
     written = pd.DataFrame([
-        {"run": run.path.name, "setting": group.label, **group.keys, **group.more, "seed": run.seed,
+        {"run": run.path.name, "setting": group.label, **group.settings, "seed": run.seed,
          **{key: value for key, value in run.result.items() if not isinstance(value, dict | list)}}
         for group in groups for run in group.runs
     ])  # fmt: skip

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,10 @@ def picture(
     looks: Mapping[str, int], group: str = "",
 ) -> Picture:  # fmt: skip
     """The curves of groups by label. published: final accuracies (percent); looks: numbers for style.look; by label."""
-    lines: list[Line] = []  # files are read once, when the first of the two figures is drawn
 
+    @cache  # files are read once, when the first of the two figures is drawn
     def known() -> list[Line]:
-        if not lines:
-            lines.extend(_line(label, looks[label], runs, published.get(label)) for label, runs in groups.items())
-        return lines
+        return [_line(label, looks[label], runs, published.get(label)) for label, runs in groups.items()]
 
     simulated = any(clock_of(run) != "seconds" for runs in groups.values() for run in runs)
     clock = "seconds of a simulated network and its devices" if simulated else "seconds of this machine"
@@ -103,13 +102,8 @@ def _figure(lines: Sequence[Line], clock: str) -> Figure:
 
 def _chart(lines: Sequence[Line], clock: str) -> dict[str, Any]:
     """One panel; buttons choose its x-axis, the legend chooses the lines that are shown."""
-    traces = []
-    along: dict[str, list[Any]] = {name: [] for name in _ALONG}
-    for line in lines:
-        for trace, x in _traces(line):
-            traces.append({**trace, "x": x["round"]})
-            for name, values in x.items():
-                along[name].append(values)
+    traces = [pair for line in lines for pair in _traces(line)]
+    along = {name: [x[name] for _, x in traces] for name in _ALONG}
     buttons = [
         {"label": name, "method": "update", "args": [{"x": along[name]}, {"xaxis.title.text": _axis(name, clock)}]}
         for name in _ALONG
@@ -117,7 +111,7 @@ def _chart(lines: Sequence[Line], clock: str) -> dict[str, Any]:
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02,
             "yanchor": "bottom", "showactive": True}  # fmt: skip
     return {
-        "data": traces,
+        "data": [{**trace, "x": x["round"]} for trace, x in traces],
         "layout": layout(
             xaxis={"title": {"text": _axis("round", clock)}}, yaxis={"title": {"text": "test accuracy, %"}},
             updatemenus=[menu], height=460 + 22 * (len(lines) // 4), hovermode="closest", margin={"t": 60},

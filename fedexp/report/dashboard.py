@@ -6,10 +6,10 @@ Without credentials (or without the package `wandb-workspaces`) the dashboard is
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig
-
-from fedexp.record.wandb import chosen, has_credentials, mode_of, project_of
+from fedexp.record.wandb import WandbTracker, has_credentials
 from fedexp.sweep.jobs import Sweep
+
+_GROUP_BY = ("dataset", "partition", "algorithm")
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plan:
-    """The dashboard: sections of panels over the runs of one wandb group, grouped by `group_by`."""
+    """The dashboard: sections of panels over the runs of one wandb group. mode: wandb's."""
 
     project: str
     entity: str | None
     name: str
     group: str
     tag: str | None
-    group_by: tuple[str, ...]
+    mode: str
     sections: dict[str, tuple[Panel, ...]]
 
     def said(self) -> str:
         place = f"{self.entity}/{self.project}" if self.entity else self.project
         runs = f"the runs of group {self.group}" + (f" with tag {self.tag}" if self.tag else "")
-        lines = [f'workspace "{self.name}" in project {place}, over {runs}, grouped by {", ".join(self.group_by)}']
+        lines = [f'workspace "{self.name}" in project {place}, over {runs}, grouped by {", ".join(_GROUP_BY)}']
         for section, panels in self.sections.items():
             lines.append(f"  {section}")
             lines += [f"    {panel.said()}" for panel in panels]
@@ -49,7 +49,7 @@ class Plan:
 
 def plan(sweep: Sweep) -> Plan:
     """The dashboard of a table: curves, final values, cost, skew."""
-    tracking = _tracking(sweep)
+    tracking: Any = next((job.config.tracking for job in sweep.jobs if job.config is not None), {})
     name = sweep.table.name if sweep.scale is None else f"{sweep.table.name} ({sweep.scale})"
     sections = {
         "Accuracy": (
@@ -58,10 +58,7 @@ def plan(sweep: Sweep) -> Plan:
             Panel("bars", "Final accuracy", "final_accuracy"),
             Panel("bars", "Best accuracy", "best_accuracy"),
         ),
-        "Training": (
-            Panel("lines", "Test loss", "test_loss"),
-            Panel("lines", "Local loss", "local_loss"),
-        ),
+        "Training": (Panel("lines", "Test loss", "test_loss"), Panel("lines", "Local loss", "local_loss")),
         "Skew": (
             Panel("lines", "Weight divergence", "divergence_mean"),
             Panel("scatter", "Accuracy against EMD", "final_accuracy", "emd"),
@@ -72,33 +69,32 @@ def plan(sweep: Sweep) -> Plan:
             Panel("bars", "Seconds", "seconds"),
         ),
     }
-    keys = ("dataset", "partition", "algorithm")
-    return Plan(
-        project_of(tracking.get("project")), chosen("entity", tracking.get("entity")), name,
-        chosen("group", tracking.get("group")) or sweep.table.name, sweep.scale, keys, sections,
-    )  # fmt: skip
+    own = WandbTracker(**{key: tracking.get(key) for key in ("project", "entity", "group", "mode")})
+    return Plan(own.project, own.entity, name, own.group or sweep.table.name, sweep.scale, own.mode, sections)
 
 
 def dashboard(sweep: Sweep) -> None:
     """Make the workspace and print its address; offline or without credentials, print its description."""
-    wanted, mode = plan(sweep), mode_of(_tracking(sweep).get("mode"))
-    if mode in ("offline", "disabled") or not has_credentials():
-        why = f"wandb is {mode}" if mode in ("offline", "disabled") else "no wandb credentials (wandb login)"
-        print(f"fedexp: {why}; would make:\n{wanted.said()}")
-        return
-    try:
-        workspace = build(wanted)
-    except ImportError:
-        print(
-            f"fedexp: needs the package wandb-workspaces (pip install wandb-workspaces); would make:\n{wanted.said()}"
-        )
-        return
-    workspace.save()
-    print(f"fedexp: made {workspace.url}")
+    wanted = plan(sweep)
+    if wanted.mode in ("offline", "disabled"):
+        why = f"wandb is {wanted.mode}"
+    elif not has_credentials():
+        why = "no wandb credentials (wandb login)"
+    else:
+        try:
+            workspace = build(wanted)
+        except ImportError:
+            why = "needs the package wandb-workspaces (pip install wandb-workspaces)"
+        else:
+            workspace.save()
+            print(f"fedexp: made {workspace.url}")
+            return
+    print(f"fedexp: {why}; would make:\n{wanted.said()}")
 
 
 def build(wanted: Plan) -> Any:
     """The workspace, not yet saved."""
+    import wandb
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as workspaces
 
@@ -115,22 +111,12 @@ def build(wanted: Plan) -> Any:
     if wanted.tag:
         filters.append(workspaces.Tags().isin([wanted.tag]))
     return workspaces.Workspace(
-        entity=wanted.entity or _own_entity(), project=wanted.project, name=wanted.name,
+        entity=wanted.entity or wandb.Api().default_entity, project=wanted.project, name=wanted.name,
         sections=[
             workspaces.Section(name=name, panels=[drawn(panel) for panel in panels], is_open=True)
             for name, panels in wanted.sections.items()
         ],
         runset_settings=workspaces.RunsetSettings(
-            filters=filters, groupby=[workspaces.Config(key) for key in wanted.group_by]
+            filters=filters, groupby=[workspaces.Config(key) for key in _GROUP_BY]
         ),
     )  # fmt: skip
-
-
-def _own_entity() -> str:
-    import wandb
-
-    return wandb.Api().default_entity
-
-
-def _tracking(sweep: Sweep) -> DictConfig | dict[str, Any]:
-    return next((job.config.tracking for job in sweep.jobs if job.config is not None), {})

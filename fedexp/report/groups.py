@@ -1,17 +1,18 @@
 """Grouping runs: draws of one protocol form a group, which is named by the fewest keys that tell it from the others."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from fedexp.config.fingerprint import DRAWS
 from fedexp.config.schema import PARTS
-from fedexp.report.runs import Recorded, Settings, differing, said, shown
+from fedexp.report.runs import Recorded, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
 _PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
-_NONE = Settings({}, [])
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Group:
     more: dict[str, str] = field(default_factory=dict)
 
     @property
+    def settings(self) -> dict[str, str]:
+        """`keys` and `more`: the same keys for all groups."""
+        return {**self.keys, **self.more}
+
+    @property
     def done(self) -> list[Recorded]:
         return [run for run in self.runs if run.complete]
 
@@ -38,18 +44,20 @@ class Group:
         """The complete runs; if there are none, the incomplete ones."""
         return self.done or self.runs
 
-    @property
-    def statuses(self) -> str:
-        return ", ".join(dict.fromkeys(run.status for run in self.runs))
+
+def by_key(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items that have a key in common, by that key, in order of appearance."""
+    found: dict[Key, list[Item]] = {}
+    for each in items:
+        found.setdefault(key(each), []).append(each)
+    return found
 
 
 def grouped(runs: Sequence[Recorded]) -> list[Group]:
     """The groups of these runs, which are all different, in order of appearance."""
     texts = _columns(runs)
-    keys = [key for key in texts[0] if len({each[key] for each in texts}) > 1] if texts else []
-    together: dict[tuple[str, ...], list[int]] = {}
-    for number, each in enumerate(texts):
-        together.setdefault(tuple(each[key] for key in keys), []).append(number)
+    keys = [key for key in texts[0] if len({each[key] for each in texts}) > 1]
+    together = by_key(range(len(runs)), lambda number: tuple(texts[number][key] for key in keys))
     every = [dict(zip(keys, values)) for values in together]
     telling = _telling(every, keys)
     return [_group(held, telling, [runs[n] for n in numbers]) for held, numbers in zip(every, together.values())]
@@ -78,11 +86,9 @@ def draws(runs: Sequence[Recorded]) -> list[str]:
 def _group(held: dict[str, str], telling: list[str], runs: list[Recorded]) -> Group:
     keys = {key: text for key, text in held.items() if key in telling}
     more = {key: text for key, text in held.items() if key not in telling}
-    short = Counter(key.rpartition(".")[2] for key in keys)
-    words = {}
-    for key, text in keys.items():
-        last = key.rpartition(".")[2]
-        words[key] = text if key in _NAMED else f"{last if short[last] == 1 else key}={text}"
+    last = {key: key.rpartition(".")[2] for key in keys}
+    short = {key: name if [*last.values()].count(name) == 1 else key for key, name in last.items()}
+    words = {key: text if key in _NAMED else f"{short[key]}={text}" for key, text in keys.items()}
     name = runs[0].name("algorithm")
     problem = " ".join(word for key, word in words.items() if key in _PROBLEM)
     among = ", ".join(word for key, word in words.items() if key not in _PROBLEM)
@@ -93,13 +99,10 @@ def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
     """Each run's settings as text by key: for a config group, the option's name and the keys that vary among the runs
     with that option; then every other key that varies."""
     found: list[dict[str, str]] = [{} for _ in runs]
-    parts = [_parts(run.settings) for run in runs]
     for group in _NAMED:
-        named: dict[str, list[int]] = {}
-        for number, run in enumerate(runs):
-            named.setdefault(run.data if group == "dataset" else run.name(group), []).append(number)
-        for name, numbers in named.items():
-            own = [parts[number].get(group, _NONE) for number in numbers]
+        names = [run.data if group == "dataset" else run.name(group) for run in runs]
+        for name, numbers in by_key(range(len(runs)), names.__getitem__).items():
+            own = [runs[number].settings.within(group) for number in numbers]
             varying = [key for key in differing(own) if key not in DRAWS]
             for number, settings in zip(numbers, own):
                 more = [said(key.removeprefix(f"{group}."), settings[key]) for key in varying if key in settings]
@@ -109,13 +112,3 @@ def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
         for each, settings in zip(found, others):
             each[key] = shown(settings[key]) if key in settings else "none"
     return found
-
-
-def _parts(settings: Settings) -> dict[str, Settings]:
-    """The settings of each group of the config."""
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in settings.items():
-        group, dot, _ = key.partition(".")
-        if dot:
-            found.setdefault(group, {})[key] = value
-    return {group: Settings(kept, [key for key in settings.given if key in kept]) for group, kept in found.items()}

@@ -18,7 +18,7 @@ _MOST_WRITTEN = 150  # cells up to which a map's numbers are written in them
 
 def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | None:
     """A map of final accuracy if exactly two keys vary over at least four groups; otherwise None."""
-    keys = list(dict.fromkeys(key for group in groups for key in group.keys))
+    keys = list(groups[0].keys)
     if len(keys) != 2 or len(groups) < 4:
         return None
     means = found.groupby("group")["final_accuracy"].mean()

@@ -6,7 +6,6 @@ deviation, which is reported: only runs with the same deviation are averaged, ea
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,11 @@ from omegaconf import OmegaConf
 
 from fedexp.config.fingerprint import data_used
 from fedexp.record.status import Status
+from fedexp.report.groups import by_key
 from fedexp.report.runs import ABSENT, Recorded, Settings, differing, distinct, protocol, said, settings, shown, trained
 from fedexp.sweep.jobs import Job
+
+_NAMES = ("dataset", "partition", "algorithm")
 
 Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the protocol's value)
 
@@ -31,7 +33,7 @@ class Variant:
 
     @property
     def rounds(self) -> int:
-        return max(run.result.get("rounds", 0) for run in self.runs)
+        return max((run.result.get("rounds", 0) for run in self.runs), default=0)
 
     @property
     def diverged(self) -> int:
@@ -45,6 +47,9 @@ class Variant:
         )  # fmt: skip
 
 
+NOT_RUN = Variant([], (), "")
+
+
 def in_words(key: str, run: Any, own: Any) -> str:
     """One key of a deviation as text, with both values."""
     if run == ABSENT:
@@ -52,61 +57,45 @@ def in_words(key: str, run: Any, own: Any) -> str:
     return f"{said(key, run)} ({'not in the protocol' if own == ABSENT else f'protocol: {shown(own)}'})"
 
 
-@dataclass(frozen=True)
-class Found:
-    """All runs found for one cell: variants, those nearest to its protocol first; and incomplete runs."""
-
-    variants: list[Variant]
-    incomplete: list[Recorded]
-
-
 class Matcher:
     """Finds runs for the jobs of a table. shorter: also those of fewer rounds than the jobs ask for."""
 
     def __init__(self, runs: Iterable[Recorded], scale: str | None, shorter: bool = False) -> None:
         self.shorter = shorter
-        self.by_fingerprint: dict[str, list[Recorded]] = defaultdict(list)
-        self.by_names: dict[tuple[str, ...], list[Recorded]] = defaultdict(list)
-        for run in runs:
-            if run.scale == scale:
-                self.by_fingerprint[run.fingerprint].append(run)
-                self.by_names[tuple(run.name(group) for group in ("dataset", "partition", "algorithm"))].append(run)
+        runs = [run for run in runs if run.scale == scale]
+        self.by_fingerprint = by_key(runs, lambda run: run.fingerprint)
+        self.by_names = by_key(runs, lambda run: tuple(run.name(group) for group in _NAMES))
 
-    def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> Found:
-        """The runs of a cell, given its jobs (one per seed). peers: one job of every cell of the table.
+    def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> tuple[list[Variant], list[Recorded]]:
+        """The runs of a cell, given its jobs (one per seed): variants, those nearest to its protocol first; and
+        incomplete runs. peers: one job of every cell of the table.
 
         Runs are read after as many rounds as the jobs ask for, or, with `shorter`, after the rounds that they have if
         these are fewer. Runs that the jobs ask for come first, whatever their deviation.
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
-        asked = dict.fromkeys(each.fingerprint for each in jobs)
+        asked = {each.fingerprint for each in jobs}
         exact = [
-            self._after(run, each.plain["rounds"]) for each in jobs for run in self.by_fingerprint[each.fingerprint]
-        ]
+            self._after(run, each.plain["rounds"])
+            for each in jobs for run in self.by_fingerprint.get(each.fingerprint, [])
+        ]  # fmt: skip
         like = [
-            run for run in (self._after(run, job.plain["rounds"]) for run in self.by_names[_names(job)])
+            run for run in (self._after(run, job.plain["rounds"]) for run in self.by_names.get(_names(job), []))
             if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
         ]  # fmt: skip
-        together: dict[str, list[Recorded]] = defaultdict(list)
-        deviations: dict[str, Deviation] = {}
-        incomplete = []
-        for run in {(run.path, run.rounds): run for run in [*exact, *like]}.values():
-            deviation = _deviation(run, own)
-            if run.complete:
-                deviations[repr(deviation)] = deviation
-                together[repr(deviation)].append(run)
-            elif run.fingerprint in asked:
-                incomplete.append(run)
+        found = {(run.path, run.rounds): run for run in [*exact, *like]}.values()
+        together = by_key((run for run in found if run.complete), lambda run: repr(_deviation(run, own)))
+        incomplete = [run for run in found if not run.complete and run.fingerprint in asked]
         variants = [
-            Variant(sorted(distinct(runs), key=lambda run: run.seed), deviations[key], _data(runs, job))
-            for key, runs in together.items()
+            Variant(sorted(distinct(runs), key=lambda run: run.seed), _deviation(runs[0], own), _data(runs, job))
+            for runs in together.values()
         ]  # fmt: skip
         variants.sort(key=lambda variant: (
             not any(run.fingerprint in asked for run in variant.runs),
             len(variant.deviation), -len(variant.runs), -variant.rounds,
         ))  # fmt: skip
-        return Found(variants, incomplete)
+        return variants, incomplete
 
     def _after(self, run: Recorded, rounds: int) -> Recorded:
         done = run.result.get("rounds", rounds) if self.shorter else rounds
@@ -129,14 +118,12 @@ def _data(runs: list[Recorded], job: Job) -> str:
 
 
 def _names(job: Job) -> tuple[str, ...]:
-    return tuple(str(job.plain[group].get("name")) for group in ("dataset", "partition", "algorithm"))
+    return tuple(str(job.plain[group].get("name")) for group in _NAMES)
 
 
 def _deviation(run: Recorded, wanted: Settings) -> Deviation:
     own = protocol(run.trained)
-    given = {**wanted.given, **own.given}
-    keys = [key for key in dict.fromkeys([*wanted, *own]) if key in given]
-    pairs = [(key, own.get(key, ABSENT), wanted.get(key, ABSENT)) for key in keys]
+    pairs = [(key, own.get(key, ABSENT), wanted.get(key, ABSENT)) for key in differing([wanted, own])]
     return tuple(each for each in pairs if not _same(*each[1:]))
 
 
@@ -144,8 +131,3 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, int | float):
         return math.isclose(one, other)
     return one == other
-
-
-def protocol_rounds(job: Job) -> int | None:
-    """The number of rounds in the paper's own protocol; None if it cannot be composed."""
-    return None if job.protocol is None else job.protocol.rounds

@@ -1,15 +1,19 @@
-"""A cell of a published table: its runs, its measured values, and the printed value."""
+"""A cell of a published table: its runs, its measured values, and the printed value.
+
+A measured value is a percentage for accuracies, a number of rounds, or a number in information.csv.
+"""
 
 import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedexp.report import measures, published
-from fedexp.report.matching import Deviation, Matcher, Variant, protocol_rounds
+from fedexp.report import published
+from fedexp.report.matching import NOT_RUN, Matcher, Variant
 from fedexp.report.page import NOTHING
 from fedexp.report.published import Published
+from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import Job
-from fedexp.sweep.table import Cell, Table
+from fedexp.sweep.table import Cell, Measure, Table
 
 
 @dataclass(frozen=True)
@@ -18,11 +22,15 @@ class Measured:
 
     cell: Cell
     printed: Published
-    rounds_of_protocol: int | None
-    variant: Variant | None
+    rounds_of_protocol: int | None  # None if the paper's own protocol cannot be composed
+    variant: Variant  # of no runs if there is no value
     values: list[float]
     others: list[Variant]
     lacking: str  # why there is no value, or not one from every seed (or other repetition)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.cell.row, self.cell.column
 
     @property
     def mean(self) -> float:
@@ -38,42 +46,60 @@ class Measured:
         return self.mean - self.printed.value if both else math.nan
 
     @property
-    def deviation(self) -> Deviation:
-        return self.variant.deviation if self.variant else ()
+    def has_curves(self) -> bool:
+        """Whether it was measured, by runs that all have a curve."""
+        return bool(self.values) and all(run.curve for run in self.variant.runs)
 
 
-def key(cell: Cell, reference: bool) -> str:
-    """The key of a cell's runs among a sweep's jobs, or of its reference's runs."""
-    return f"{cell.row}\n{cell.column}\n{reference}"
-
-
-def measure(table: Table, cell: Cell, jobs: dict[str, list[Job]], peers: list[Job], matcher: Matcher) -> Measured:
-    """All that is known about a cell. jobs: by `key`; peers: one job of every cell."""
+def measure(
+    table: Table, cell: Cell, jobs: dict[tuple[str, str, bool], list[Job]], peers: list[Job], matcher: Matcher
+) -> Measured:
+    """All that is known about a cell. jobs: by row, column, and whether they are the cell's reference; peers: one job
+    of every cell."""
     printed = published.find(table.name, cell)
-    own = jobs[key(cell, False)]
+    own = jobs[cell.row, cell.column, False]
     if own[0].config is None:
-        return Measured(cell, printed, None, None, [], [], own[0].error.right)
-    rounds = protocol_rounds(own[0])
-    found = matcher.find(own, peers)
-    lacking = "; ".join(f"seed {run.seed} {run.why}" for run in found.incomplete)
-    if not found.variants:
-        return Measured(cell, printed, rounds, None, [], [], lacking or "not run")
-    variant, *others = found.variants
-    values = [measures.value(cell.measure, run) for run in variant.runs]
+        return Measured(cell, printed, None, NOT_RUN, [], [], own[0].error.right)
+    rounds = None if own[0].protocol is None else own[0].protocol.rounds
+    variants, incomplete = matcher.find(own, peers)
+    lacking = "; ".join(f"seed {run.seed} {run.why}" for run in incomplete)
+    if not variants:
+        return Measured(cell, printed, rounds, NOT_RUN, [], [], lacking or "not run")
+    variant, *others = variants
+    values = [_value(cell.measure, run) for run in variant.runs]
     if cell.measure.kind == "reduction":
-        references = matcher.find(jobs[key(cell, True)], peers).variants
-        same = [each for each in references if _of_both(each.deviation) == _of_both(variant.deviation)]
+        references, _ = matcher.find(jobs[cell.row, cell.column, True], peers)
+        same = [each for each in references if repr(each.deviation) == repr(variant.deviation)]
         if not same:
-            return Measured(cell, printed, rounds, None, [], found.variants, "its reference ran under another protocol")
-        level = fmean(measures.value(cell.measure, run) for run in same[0].runs)
+            return Measured(cell, printed, rounds, NOT_RUN, [], variants, "its reference ran under another protocol")
+        level = fmean(_value(cell.measure, run) for run in same[0].runs)
         values = [level - value for value in values]
     if len(variant.runs) < len(own):
         lacking = "; ".join([f"{len(variant.runs)} of {len(own)} {table.repetitions}", *filter(None, [lacking])])
     return Measured(cell, printed, rounds, variant, values, others, lacking)
 
 
-def _of_both(deviation: Deviation) -> list[str]:
-    return [repr(each) for each in deviation]
+def _value(measure: Measure, run: Recorded) -> float:
+    """The number for the table; infinity for a target that was not reached; NaN if the run has no such value. For a
+    reduction this is the final accuracy."""
+    if measure.kind == "information":
+        lines = run.information
+        for column, wanted in measure.where.items():
+            lines = lines[lines[column].astype(str) == wanted]
+        return float(lines[measure.argument].iloc[0]) if len(lines) == 1 else math.nan
+    metrics = run.metrics
+    if metrics.empty:
+        return math.nan
+    accuracy = metrics.test_accuracy
+    if measure.kind == "rounds_to":
+        reached = metrics["round"][accuracy >= measure.argument]
+        return math.inf if reached.empty else float(reached.iloc[0])
+    if measure.kind == "best":
+        within = accuracy if measure.argument is None else accuracy[metrics["round"] <= measure.argument]
+        return 100 * float(within.max())
+    if measure.kind == "last":
+        return 100 * float(accuracy.tail(measure.argument).mean())
+    return 100 * float(accuracy.iloc[-1])
 
 
 def digits(cell: Cell) -> int:

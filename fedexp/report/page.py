@@ -40,10 +40,8 @@ class Sheet:
 
     def narrow(self) -> "Sheet":
         """The same sheet without its details."""
-        if not self.details:
-            return self
-        rows = [row[: -self.details] for row in self.rows]
-        return Sheet(self.title, self.header[: -self.details], rows, self.caption)
+        kept = len(self.header) - self.details
+        return Sheet(self.title, self.header[:kept], [row[:kept] for row in self.rows], self.caption)
 
     def entries(self) -> pd.DataFrame:
         """Its entries, with the rows' names as the index."""

@@ -1,7 +1,6 @@
 """The values that the papers print: one csv file per table (published/), one line per cell."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -43,20 +42,14 @@ def lines(table: str) -> pd.DataFrame:
 
 def find(table: str, cell: Cell) -> Published:
     """The one printed cell that agrees with `cell.published` in every column named there (for note: its beginning)."""
-    return _only(table, cell.name, cell.published)
-
-
-def _only(table: str, name: str, wanted: Mapping[str, str]) -> Published:
-    all_lines = lines(table)
-    for column in wanted:
-        require(column in all_lines, "table.published", column, f"is no column of {table}.csv")
-    chosen = all_lines
-    for column, value in wanted.items():
+    chosen = lines(table)
+    for column, value in cell.published.items():
+        require(column in chosen, "table.published", column, f"is no column of {table}.csv")
         texts = chosen[column]
         chosen = chosen[texts.str.startswith(value) if column == "note" else texts == value]
     if len(chosen) != 1:
-        said = ", ".join(f"{column}={value}" for column, value in wanted.items())
-        raise ConfigError("table.published", name, f"{len(chosen)} printed cells have {said}; must be one")
+        said = ", ".join(f"{column}={value}" for column, value in cell.published.items())
+        raise ConfigError("table.published", cell.name, f"{len(chosen)} printed cells have {said}; must be one")
     line = chosen.iloc[0]
     return Published(int(chosen.index[0]), _number(line["value"]), _number(line["std"]), line["note"])
 

@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 from fedexp.errors import ConfigError, nearest, require
 from fedexp.report.agreement import marks
-from fedexp.report.groups import Group, draw
+from fedexp.report.groups import Group, by_key, draw
 from fedexp.report.page import NOTHING, Entry, Sheet
 from fedexp.report.runs import Recorded
 
@@ -20,21 +20,20 @@ BASELINE = "fedavg"  # if it is among the options compared and no other is asked
 
 
 def numbers(run: Recorded, targets: Sequence[float]) -> dict[str, Any]:
-    """A run's numbers: accuracies in percent, megabytes, seconds; NaN for values that are unknown or not reached."""
-    curve, result = run.curve, run.result
-    up, down = result.get("bytes_up"), result.get("bytes_down")
-    found = {f"{name}_accuracy": _percent(result.get(f"{name}_accuracy")) for name in ("final", "best")}
-    found |= {
-        "rounds": _number(result.get("rounds")), "megabytes": math.nan if None in (up, down) else (up + down) / 1e6,
-        "seconds": _number(result.get("seconds")),
-    }  # fmt: skip
+    """A run's numbers: accuracies in percent, rounds, megabytes, and rounds, megabytes and seconds to each target; NaN
+    for values that are unknown or not reached."""
+    curve = run.curve
+    names = ("final_accuracy", "best_accuracy", "rounds", "bytes_up", "bytes_down")
+    known = {name: math.nan if run.result.get(name) is None else float(run.result[name]) for name in names}
+    found = {name: 100 * known[name] for name in ("final_accuracy", "best_accuracy")}
+    found |= {"rounds": known["rounds"], "megabytes": (known["bytes_up"] + known["bytes_down"]) / 1e6}
     found |= {name: 100 * float(values[-1]) for name, values in curve.items() if name.startswith("client_")}
     clock = clock_of(run)
     for target in targets:
         reached = list(np.flatnonzero(curve["test_accuracy"] >= target)[:1]) if "test_accuracy" in curve else []
         for name, column, unit in (("rounds", "round", 1), ("megabytes", "bytes_total", 1e6), (clock, clock, 1)):
-            known = reached and column in curve
-            found[f"{name}_to_{target:g}"] = float(curve[column][reached[0]]) / unit if known else math.nan
+            there = reached and column in curve
+            found[f"{name}_to_{target:g}"] = float(curve[column][reached[0]]) / unit if there else math.nan
     return found
 
 
@@ -58,9 +57,8 @@ def own_targets(groups: Sequence[Group], baseline: str | None) -> list[float]:
     if given:
         return sorted(given)
     levels = []
-    for problem in dict.fromkeys(group.problem for group in groups):
-        peers = [group for group in groups if group.problem == problem]
-        best = [(fmean(values), group) for group in peers if (values := _known(group, "best_accuracy"))]
+    for peers in by_key(groups, lambda group: group.problem).values():
+        best = [(fmean(values), group) for group in peers if (values := _best(group))]
         told = [value for value, group in best if baseline in group.keys.values()]
         ordered = sorted(value for value, _ in best)
         levels += [max(told)] if told else ordered[len(ordered) // 2 :][:1]
@@ -72,7 +70,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     """Final and best accuracy, with the best two of each problem marked; the runs' cost; and last the varying keys."""
     final, best = _spreads(groups, found, "final_accuracy"), _spreads(groups, found, "best_accuracy")
     signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
-    keys = list(dict.fromkeys(key for group in groups for key in {**group.keys, **group.more}))
+    keys = list(groups[0].settings)
     keys = keys if len(keys) > 1 else []  # of one the name tells
     rounds, megabytes = _values(groups, found, "rounds"), _values(groups, found, "megabytes")
     rows = []
@@ -81,7 +79,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
             Entry(group.label), Entry(final[number], mark=signs[0].get(number, "")),
             Entry(best[number], mark=signs[1].get(number, "")),
             Entry(_range(rounds[number])), Entry(_mean(megabytes[number], 1)), Entry(_count(group)),
-            *(Entry({**group.keys, **group.more}.get(key, NOTHING)) for key in keys),
+            *(Entry(group.settings[key]) for key in keys),
         ])  # fmt: skip
     header = ["", "final, %", "best, %", "rounds", "MB", "runs", *keys]
     several = " of each data set and partition" if len({group.problem for group in groups}) > 1 else ""
@@ -96,9 +94,8 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
     rows = []
     for number, group in enumerate(groups):
         values = [_spread(each[number], 1) for each in known]
-        rows.append(
-            [Entry(group.label), *map(Entry, values), Entry(f"{len(known[0][number])} of {len(group.counted)}")]
-        )
+        reached = f"{len(known[0][number])} of {len(group.counted)}"
+        rows.append([Entry(text) for text in (group.label, *values, reached)])
     seconds = "simulated s" if simulated else "seconds"
     return Sheet(f"Until {100 * target:g} % are reached", ["", "rounds", "MB", seconds, "runs"], rows)
 
@@ -148,12 +145,12 @@ def sheets(
     for target in targets:
         require(0 < target <= 1, "target", target, "accuracies are fractions in (0, 1]")
     found = table(groups, targets)
-    made = [accuracy(groups, found)]
-    made += [to_target(groups, found, target) for target in targets]
+    made = [accuracy(groups, found), *(to_target(groups, found, target) for target in targets)]
     if "client_accuracy_mean" in found:
         made.append(of_clients(groups, found))
-    against = differences(groups, found, baseline) if baseline is not None else None
-    return [*made, *([against] if against else [])], found
+    if baseline is not None and (against := differences(groups, found, baseline)):
+        made.append(against)
+    return made, found
 
 
 def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
@@ -167,11 +164,9 @@ def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
 
 
 def _difference(pairs: list[float]) -> list[Entry]:
-    if not pairs:
-        return [Entry(NOTHING), Entry(NOTHING), Entry(NOTHING)]
-    mean = fmean(pairs)
     if len(pairs) < 2:
-        return [Entry(f"{mean:+.2f}"), Entry(NOTHING), Entry(NOTHING)]
+        return [Entry(f"{pairs[0]:+.2f}" if pairs else NOTHING), Entry(NOTHING), Entry(NOTHING)]
+    mean = fmean(pairs)
     reach = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * stdev(pairs) / math.sqrt(len(pairs))
     excludes = abs(mean) > reach
     interval = f"{mean - reach:+.2f} to {mean + reach:+.2f}"
@@ -182,11 +177,10 @@ def _marked(groups: Sequence[Group], found: pd.DataFrame, name: str, shown: list
     """Which groups are best and second best among those of the same problem."""
     means = found.groupby("group")[name].mean() if name in found else pd.Series(dtype=float)
     signs: dict[int, str] = {}
-    for problem in dict.fromkeys(group.problem for group in groups):
-        peers = [n for n, group in enumerate(groups) if group.problem == problem and group.done]
-        values = {str(n): float(means.get(n, math.nan)) for n in peers}
-        chosen = marks(values, {str(n): shown[n].partition(" ")[0] for n in peers}, True)
-        signs |= {int(n): mark for n, mark in chosen.items()}
+    done = [number for number, group in enumerate(groups) if group.done]
+    for peers in by_key(done, lambda number: groups[number].problem).values():
+        values = {number: float(means.get(number, math.nan)) for number in peers}
+        signs |= marks(values, {number: shown[number].partition(" ")[0] for number in peers}, True)
     return signs
 
 
@@ -205,9 +199,7 @@ def _values(groups: Sequence[Group], found: pd.DataFrame, name: str) -> list[lis
 
 
 def _spread(values: list[float], digits: int) -> str:
-    if not values:
-        return NOTHING
-    return f"{fmean(values):,.{digits}f}" + (f" ± {stdev(values):,.{digits}f}" if len(values) > 1 else "")
+    return _mean(values, digits) + (f" ± {stdev(values):,.{digits}f}" if len(values) > 1 else "")
 
 
 def _mean(values: list[float], digits: int) -> str:
@@ -225,13 +217,5 @@ def _count(group: Group) -> str:
     return str(done) if done == every else f"{done} of {every}"
 
 
-def _known(group: Group, key: str) -> list[float]:
-    return [run.result[key] for run in group.counted if run.result.get(key) is not None]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _percent(value: float | None) -> float:
-    return 100 * _number(value)
+def _best(group: Group) -> list[float]:
+    return [best for run in group.counted if (best := run.result.get("best_accuracy")) is not None]

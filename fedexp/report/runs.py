@@ -36,17 +36,22 @@ _WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "referen
 
 
 class Settings(dict[str, Any]):
-    """Dotted keys with their values, defaults included. given: the keys that differ from their defaults."""
+    """Dotted keys with their values, defaults included. given: the keys that differ from their defaults; it may hold
+    keys that are left out here."""
 
     def __init__(self, values: Mapping[str, Any], given: Iterable[str]) -> None:
         super().__init__(values)
-        self.given = dict.fromkeys(given)
+        self.given = frozenset(given)
 
     def without(self, *keys: str) -> "Settings":
         """The same settings without these keys; GROUP. stands for all keys of a group."""
         groups = tuple(key for key in keys if key.endswith("."))
         kept = {key: value for key, value in self.items() if key not in keys and not key.startswith(groups)}
-        return Settings(kept, [key for key in self.given if key in kept])
+        return Settings(kept, self.given)
+
+    def within(self, group: str) -> "Settings":
+        """The keys of a group alone."""
+        return Settings({key: value for key, value in self.items() if key.startswith(f"{group}.")}, self.given)
 
 
 @dataclass(frozen=True)

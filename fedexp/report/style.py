@@ -1,7 +1,6 @@
 """Colours, line styles and sizes that all figures share, readable with any colour vision and in print."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -28,10 +27,8 @@ def look(number: int) -> Look:
     return Look(_COLOURS[number % len(_COLOURS)], dash, plotly_dash)
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    with mpl.rc_context(_STYLE):
-        yield
+def styled() -> AbstractContextManager[None]:
+    return mpl.rc_context(_STYLE)
 
 
 def layout(**more: Any) -> dict[str, Any]:

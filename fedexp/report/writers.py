@@ -1,10 +1,11 @@
-"""A page as terminal text, Markdown and LaTeX, and all files of a report."""
+"""A page as terminal text, Markdown, LaTeX and HTML, and all files of a report."""
 
-import io
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+import jinja2
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -13,8 +14,9 @@ from rich.table import Table
 
 from fedexp import files
 from fedexp.errors import ConfigError
-from fedexp.report.html import html
 from fedexp.report.page import Entry, Page, Sheet
+
+_TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("fedexp.report", "."), autoescape=True, trim_blocks=True)
 
 
 def write(page: Page, to: Path) -> list[str]:
@@ -26,19 +28,19 @@ def write(page: Page, to: Path) -> list[str]:
             files.write_text(to / f"{page.name}.{kind}", text)
         for picture in page.pictures:
             if picture.draw is not None:
-                _draw(picture.draw(), to / picture.name)
+                save(picture.draw(), to, picture.name)
     except OSError as error:
         raise ConfigError("--to", to, f"cannot be written to ({error})") from error
     drawn = any(picture.draw is not None for picture in page.pictures)
     return [*texts, *(("png", "pdf") if drawn else ())]
 
 
-def _draw(figure: Figure, path: Path) -> None:
-    """Save a figure as png and pdf."""
-    for kind in ("png", "pdf"):
-        held = io.BytesIO()
-        figure.savefig(held, format=kind, dpi=150)
-        files.write_bytes(path.with_name(f"{path.name}.{kind}"), held.getvalue())
+def save(figure: Figure, to: Path, name: str) -> list[Path]:
+    """Save a figure as png and pdf; returns the files."""
+    paths = [to / f"{name}.{kind}" for kind in ("png", "pdf")]
+    for path in paths:
+        files.write(path, partial(figure.savefig, dpi=150, format=path.suffix[1:]))
+    return paths
 
 
 def terminal(page: Page, console: Console) -> None:
@@ -48,18 +50,14 @@ def terminal(page: Page, console: Console) -> None:
         console.print(escape(line))
     for sheet in map(Sheet.narrow, page.sheets):
         console.print()
-        caption = escape(sheet.caption) or None
-        look: dict[str, Any] = {
-            "title_justify": "left",
-            "caption_justify": "left",
-            "box": box.SIMPLE_HEAD,
-            "pad_edge": False,
-        }
-        table = Table(title=sheet.title, caption=caption, title_style="bold", **look)
+        table = Table(
+            title=sheet.title, caption=escape(sheet.caption) or None, title_style="bold", title_justify="left",
+            caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        )  # fmt: skip
         for number, name in enumerate(sheet.header):
             table.add_column(escape(name), no_wrap=number > 0, overflow="fold", justify="right" if number else "left")
         for row in sheet.rows:
-            table.add_row(*(_rich(entry) for entry in row))
+            table.add_row(*map(_rich, row))
         console.print(table)
     for note in page.notes:
         console.print(note, markup=False, soft_wrap=True)
@@ -141,3 +139,24 @@ _TEX = str.maketrans({
 
 def _tex(text: str) -> str:
     return text.translate(_TEX)
+
+
+def html(page: Page) -> str:
+    """One self-contained file: tables to sort and filter, interactive curves, no network. With pictures it holds
+    plotly's script, 4.8 MB."""
+    from plotly.io import to_html  # imported here: it takes a while, and the terminal's text needs none of it
+    from plotly.offline import get_plotlyjs
+
+    charts = []
+    for picture in page.pictures:
+        config = {"responsive": True, "displaylogo": False, "toImageButtonOptions": {"filename": picture.name}}
+        chart = to_html(picture.chart(), config=config, include_plotlyjs=False, full_html=False, validate=False)
+        charts.append((picture, Markup(chart)))
+    partitions = any(picture.draw is None for picture in page.pictures)
+    return _TEMPLATES.get_template("page.html.jinja").render(
+        page=page,
+        tables=[(sheet, Markup(sheet.html())) for sheet in page.sheets],
+        charts=charts,
+        heading="Curves and partitions" if partitions else "Curves",
+        plotly=Markup(get_plotlyjs()) if charts else "",
+    )

@@ -16,13 +16,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedexp import files
 from fedexp.record.status import Status
 from fedexp.record.terminal import log_to_terminal
 from fedexp.report.runs import Recorded, differing, distinct, protocol, read, said
+from fedexp.report.writers import save
 
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"
+_BOXES_AT = 1.44  # the EMD of figure 5b
 _LENGTH = ("rounds", "evaluate.every")  # without effect on measurements in a round before the end
 
 
@@ -100,9 +101,9 @@ def accuracy_against_emd(runs: pd.DataFrame) -> Figure | None:
     return _panels(runs, draw, xlabel="EMD", ylabel="test accuracy (%)")
 
 
-def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
+def boxes_at_emd(runs: pd.DataFrame) -> Figure | None:
     """Figure 5b: the accuracies of the distributions of one EMD (section 3.2.3; the caption has divergences)."""
-    runs = _distinct(runs[runs.target == target])
+    runs = _distinct(runs[runs.target == _BOXES_AT])
     runs = runs[runs.groupby(["data", _protocols(runs)]).accuracy.transform("size") > 1]
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
@@ -110,7 +111,7 @@ def boxes_at_emd(runs: pd.DataFrame, target: float = 1.44) -> Figure | None:
         boxes = {label: group.accuracy for label, group in part.groupby(labels, sort=False)}
         axes.boxplot(list(boxes.values()), tick_labels=[f"{name}\nn={len(box)}" for name, box in boxes.items()])
 
-    return _panels(runs, draw, xlabel=f"EMD {target:g}", ylabel="test accuracy (%)")
+    return _panels(runs, draw, xlabel=f"EMD {_BOXES_AT:g}", ylabel="test accuracy (%)")
 
 
 def accuracy_against_beta(runs: pd.DataFrame) -> Figure | None:
@@ -142,20 +143,17 @@ def accuracy_against_alpha(runs: pd.DataFrame) -> Figure | None:
     return _panels(runs, draw, xlabel="alpha (%)", ylabel="test accuracy (%)")
 
 
-Drawing = Callable[[pd.DataFrame], Figure | None]
-ACCURACIES: dict[str, Drawing] = {
-    "accuracy_over_rounds": accuracy_over_rounds, "accuracy_against_emd": accuracy_against_emd,
-    "boxes_at_emd": boxes_at_emd, "accuracy_against_beta": accuracy_against_beta,
-    "accuracy_against_alpha": accuracy_against_alpha,
-}  # fmt: skip
-DIVERGENCES = {"divergence_by_layer": divergence_by_layer, "divergence_against_emd": divergence_against_emd}
+ACCURACIES = (
+    accuracy_over_rounds, accuracy_against_emd, boxes_at_emd, accuracy_against_beta, accuracy_against_alpha,
+)  # fmt: skip
+DIVERGENCES = (divergence_by_layer, divergence_against_emd)
 
 
-def figures(synchronisation: int = 1) -> dict[str, Drawing]:
+def figures(synchronisation: int = 1) -> dict[str, Callable[[pd.DataFrame], Figure | None]]:
     """All figures by name; those of divergence after `synchronisation` synchronisations."""
     after = f"_{synchronisation}" if synchronisation > 1 else ""
-    own = {f"{name}{after}": partial(draw, synchronisation=synchronisation) for name, draw in DIVERGENCES.items()}
-    return {**ACCURACIES, **own}
+    own = {f"{draw.__name__}{after}": partial(draw, synchronisation=synchronisation) for draw in DIVERGENCES}
+    return {**{draw.__name__: draw for draw in ACCURACIES}, **own}
 
 
 def _divergences(runs: pd.DataFrame, synchronisation: int) -> pd.DataFrame:
@@ -190,10 +188,8 @@ def _labels(runs: pd.DataFrame, name: str, along: tuple[str, ...] = (), told: tu
     if they vary under one name.
     """
     protocols, names = [protocol(run.trained, *along) for run in runs.run], runs[name].tolist()
-    values: dict[str, set[str]] = {}
-    for key, value in (pair for each in protocols for pair in each.items()):
-        values.setdefault(key, set()).add(repr(value))
-    across = {key for key in differing(protocols) if len(values[key]) > 1 and not key.startswith(told)}
+    values = {key: {repr(each[key]) for each in protocols if key in each} for key in differing(protocols)}
+    across = {key for key, own in values.items() if len(own) > 1 and not key.startswith(told)}
     within = {own: differing(each for each, its in zip(protocols, names) if its == own) for own in set(names)}
     labels = [
         ", ".join([own, *(said(key, each[key]) for key in each if key in across or key in within[own])])
@@ -251,10 +247,7 @@ def main(words: list[str] | None = None) -> int:
             print(f"{name}: no runs for it")
             continue
         chosen.to.mkdir(parents=True, exist_ok=True)
-        for kind in ("png", "pdf"):
-            path = chosen.to / f"{name}.{kind}"
-            files.write(path, partial(figure.savefig, dpi=150, format=kind))
-            print(path)
+        print(*save(figure, chosen.to, name), sep="\n")
     return 0
 
 

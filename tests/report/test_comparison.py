@@ -7,9 +7,8 @@ from composing import asked
 from recorded import leave_run
 
 from fedexp.report.comparison import compare
-from fedexp.report.html import html
 from fedexp.report.runs import read
-from fedexp.report.writers import latex, markdown
+from fedexp.report.writers import html, latex, markdown
 
 # The algorithms of FedCat's table 3 and their printed accuracies on cifar10 dir0.1.
 PRINTED = {"fedavg": 51.01, "fedcat_gc": 51.02, "fedcat_dc": 55.06, "fedcat": 56.16}
