@@ -150,8 +150,7 @@ class Run:
         return GlobalModel(build_algorithm(self.config), Model(net.to(dtype)), params, dataset.transform)
 
     def __repr__(self) -> str:
-        accuracy = self.result["final_accuracy"]
-        came_to = "no accuracy" if accuracy is None else f"accuracy {accuracy:.2%}"
+        came_to = "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"
         return f"Run({self.folder}: {self.result['status']}, {self.result['rounds']} rounds, {came_to})"
 
 

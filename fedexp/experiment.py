@@ -82,11 +82,13 @@ class Experiment:
         evaluate, measures = section(config, "evaluate"), build_measures(config)
         self.evaluation = Evaluation(evaluate, measures, self.reference, self.stages, shared.world, config.rounds)
         tracker = build_tracker(config) if launch.is_first() else Tracker()
-        self.recorder = Recorder(config, folder, tracker, last.world, dataset.class_names)
+        self.recorder = Recorder(config, folder, tracker, self.reference, last.world, dataset.class_names)
 
     def carry_out(self) -> dict[str, Any]:
         """Run all stages; result.json is written at the end, however the run ends."""
-        state = self._resume()
+        state = self.recorder.resume(self.evaluation.is_due)
+        if state is not None:
+            self._check_position(state)
         self.recorder.begin(state)
         status, added = Status.FAILED, {}
         try:
@@ -105,43 +107,32 @@ class Experiment:
             result = self.recorder.end(status, added)
         return result
 
-    def _resume(self) -> State | None:
-        """The State as it was last saved; None if it never was."""
-        found = self.recorder.resume(self.evaluation.is_due)
-        if found is None:
-            return None
-        state, self.reference.state = found
-        self._check_position(state)
-        return state
-
     def _all_stages(self, state: State | None) -> tuple[State, Status]:
         """The State at the end, and finished or diverged."""
-        first, ended = state["stage"] if state else 0, Status.FINISHED
+        first = state["stage"] if state else 0
         for number, stage in enumerate(self.stages[first:], first):
-            state = self._go_on(stage, state) if state and state["stage"] == number else self._enter(number, state)
+            state = self._enter(number, state)
             state, ended = self._rounds(stage, state)
             if ended == Status.DIVERGED:
                 break
         return state, ended
 
     def _enter(self, number: int, state: State | None) -> State:
-        """The State before a stage's first round, from the previous stage's final State."""
-        stage, last = self.stages[number], self.stages[number - 1] if number else None
+        """The State from which a stage's rounds go on: the one that was saved within it; if there is none, the one
+        before its first round, made from the previous stage's final State."""
+        stage = self.stages[number]
         self._open(stage.context)
+        if state and state["stage"] == number:
+            self._open(stage.inside(state, self.ctx))
+            return state
         fresh = stage.begin(stage.algorithm, state or {"params": self.ctx.model.params()}, self.ctx)
         self._open(stage.inside(fresh, self.ctx))
-        count = state["round"] if state and last.counted else 0
+        count = state["round"] if state and self.stages[number - 1].counted else 0
         if stage.counted and count == 0:
             self.reference.begin(fresh["params"])
-        before = {"round": count, "stage": number, "clock": state.get("clock", 0.0) if state else 0.0}
+        before = {"round": count, "stage": number, "clock": state["clock"] if state else 0.0}
         state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
-        self._save_if_due(state)  # entering a stage can take long and should not be repeated
-        return state
-
-    def _go_on(self, stage: Stage, state: State) -> State:
-        """The State of a run that was saved within this stage."""
-        self._open(stage.context)
-        self._open(stage.inside(state, self.ctx))
+        self.recorder.save_if_due(state)  # entering a stage can take long and should not be repeated
         return state
 
     def _open(self, ctx: Context) -> None:
@@ -165,7 +156,7 @@ class Experiment:
                 if row is not None and self.recorder.history.diverged():
                     return state, Status.DIVERGED
                 if state["round"] < last:
-                    self._save_if_due(state)
+                    self.recorder.save_if_due(state)
         return state, Status.FINISHED
 
     def _round(self, stage: Stage, state: State) -> tuple[State, Row | None]:
@@ -178,7 +169,7 @@ class Experiment:
             due = stage.counted and self.evaluation.is_due(done.number)
             row, tables = self.evaluation.row(stage, done) if due else (None, {})
         except Interrupted:
-            self._save(state)
+            self.recorder.save(state)
             raise
         if not stage.counted:
             return done.after, None
@@ -193,16 +184,10 @@ class Experiment:
         """Write the run's last files; returns what its algorithm and its parts add to result.json."""
         algorithm, ctx = self.stages[state["stage"]].algorithm, self.ctx
         answers = accuracy.confusion(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
-        self._save(state)  # more rounds may be asked for later
+        self.recorder.save(state)  # more rounds may be asked for later
         self.recorder.finish(state["params"], answers, algorithm.artifacts(state, ctx))
         private = algorithm.privacy.summary(algorithm.selection.sampling)
         return {"convolution_tiles": state["tiles"], **private, **algorithm.summary(state, ctx)}
-
-    def _save(self, state: State) -> None:
-        self.recorder.save(state, self.reference.state)
-
-    def _save_if_due(self, state: State) -> None:
-        self.recorder.save_if_due(state, self.reference.state)
 
     def _check_position(self, state: State) -> None:
         """Raise ConfigError unless the saved run can end after `rounds` rounds: it must not be beyond that round, and

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,17 +77,6 @@ def begin(algorithm: FedAvg, state: State, ctx: Context) -> State:
     return {**entered, "surveyed": {"up": up, "down": down}}  # counted in the first round
 
 
-class Answers(NamedTuple):
-    """What a round's clients return. ids: the clients that answered in time [K']; trained: the results of their
-    training, None if there are none; down, up: bytes; seconds: the round's simulated duration."""
-
-    ids: Tensor
-    trained: Trained | None
-    down: int
-    up: int
-    seconds: float
-
-
 def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     """Carry out the next round. A pure function of its arguments; `state` can be read until the round after it."""
     gen = generator(ctx.seed, "round", state["round"])
@@ -102,16 +90,16 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
             "selection": algorithm.selection.learn(state["selection"], ids, uploads.get("update", {}), ctx),
         }
     elif type(algorithm.privacy) is not NoPrivacy:  # noise, added all the same, hides that nobody took part
-        unmoved = {name: torch.zeros_like(leaf) for name, leaf in algorithm.shared(state["params"], ctx).items()}
+        unmoved = tree.apply(torch.zeros_like, algorithm.shared(state["params"], ctx))
         after = algorithm.step(state, unmoved, 0, ctx)
     surveyed, before = ctx.engine.drain(), state["surveyed"]
-    told, memory, number = uploads.get("privacy", {}), state.get("privacy", {}), state["round"]
+    told, memory, number = uploads.get("privacy", {}), state["privacy"], state["round"]
     after = {
         **after,
         "round": number + 1,
         "surveyed": {"up": 0, "down": 0},
         "privacy": algorithm.privacy.learn(memory, told, ctx, number),
-        "clock": state.get("clock", 0.0) + seconds,
+        "clock": state["clock"] + seconds,
     }
     up, down = up + surveyed[0] + before["up"], down + surveyed[1] + before["down"]
     if not algorithm.communicates:
@@ -119,14 +107,18 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     return Round(algorithm, ctx, state, after, ids, uploads, loss, examples, up, down)
 
 
-def _answers(algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context) -> Answers:
-    """Clients `drawn` [K] receive the download; those that do not fail train, and some of these may be late."""
-    system, number, ids, trained, up = algorithm.system, state["round"], drawn, None, 0
-    work: list[int] | None = None
+def _answers(
+    algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context
+) -> tuple[Tensor, Trained | None, int, int, float]:
+    """Clients `drawn` [K] receive the download; those that do not fail train, and some of these may be late.
+
+    Returns the ids of those that answered in time [K'], the results of their training (None if there are none), the
+    bytes down and up, and the round's simulated seconds.
+    """
+    number, trained, up = state["round"], None, 0
     download = _download(algorithm, state, drawn, ctx) if len(drawn) else {}
-    down, can_do = tree.size_in_bytes(download), system.work(drawn, ctx, number)
-    if can_do is not None:
-        ids, work = drawn[can_do > 0], can_do[can_do > 0].tolist()
+    down, can_do = tree.size_in_bytes(download), algorithm.system.work(drawn, ctx, number)
+    ids, work = (drawn, None) if can_do is None else (drawn[can_do > 0], can_do[can_do > 0].tolist())
     if len(ids):
         if len(ids) < len(drawn):
             download = _download(algorithm, state, ids, ctx)
@@ -141,12 +133,12 @@ def _answers(algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context) -> An
         rows = in_time.nonzero().squeeze(1)
         ids, up = ids[rows], round(each[1] * len(rows))
         trained = trained.rows(rows) if len(rows) else None
-    return Answers(ids, trained, down, up, seconds)
+    return ids, trained, down, up, seconds
 
 
 def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tree:
     """All that crosses down: the algorithm's download, and what clients need to clip their updates."""
-    needed = algorithm.privacy.download(state.get("privacy", {}))
+    needed = algorithm.privacy.download(state["privacy"])
     download = algorithm.download(state, ids, ctx)
     return {**download, "privacy": tree.spread(needed, len(ids))} if needed else download
 
@@ -157,7 +149,7 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
         return uploads
     crossing = algorithm.shared(state["params"], ctx)
     like = {name: crossing[name] for name in ctx.weights if name in crossing}
-    needed = algorithm.privacy.download(state.get("privacy", {}))
+    needed = algorithm.privacy.download(state["privacy"])
 
     def read(payload: Tree) -> Params:
         return algorithm.privacy.clip(algorithm.compression.decode(payload, like), needed)[0]
@@ -173,9 +165,7 @@ def personal_models(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) 
     return _models(algorithm, algorithm.personal, state, ids, download, ctx)
 
 
-def tuned_models(
-    tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ctx: Context
-) -> list[Params]:  # fmt: skip
+def tuned_models(tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> list[Params]:
     """The models of clients `ids` after each has fine-tuned its own as `tuner` does (FedAvg.tuning)."""
     download = algorithm.personal_download(state, ids, ctx)
     own = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]

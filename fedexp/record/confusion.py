@@ -1,5 +1,6 @@
 """The confusion matrix as a table and as a picture, and the accuracy of each class."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -31,12 +32,9 @@ def picture(counts: Tensor, class_names: list[str]) -> Figure:
         axes.set_xticks(range(classes), class_names, rotation=90)
         axes.set_yticks(range(classes), class_names)
     if classes <= 15:
-        for row in range(classes):
-            for column in range(classes):
-                share = shares[row, column]
-                if share < 0.005:  # it would be written as 0.00
-                    continue
-                colour = "white" if share > 0.5 else "black"
-                written = axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
-                written.set_in_layout(False)  # it lies within the axes: to measure a hundred of them takes long
+        for row, column in np.argwhere(shares >= 0.005):  # less would be written as 0.00
+            share = shares[row, column]
+            colour = "white" if share > 0.5 else "black"
+            written = axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
+            written.set_in_layout(False)  # it lies within the axes: to measure a hundred of them takes long
     return figure

@@ -63,13 +63,12 @@ class Display:
     def summary(self, title: str, result: dict[str, Any]) -> None:
         """Print the closing table."""
         table = Table(show_header=False)
-        percent = {"final_accuracy", "best_accuracy"}
         for name in ("status", "rounds", "final_accuracy", "best_accuracy", "best_round", "rounds_to",
                      "bytes_up", "bytes_down", "emd", "seconds", "samples_per_second"):  # fmt: skip
             value = result.get(name)
             if value is None or value == {}:
                 continue
-            if name in percent:
+            if name.endswith("accuracy"):
                 value = f"{value:.2%}"
             elif name.startswith("bytes"):
                 value = megabytes(value)

@@ -25,17 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Folders:
-    """The folders of runs by their fingerprint, each place read once."""
+class Folders(dict[Path, dict[str, Path]]):
+    """The folders of runs in each place by their fingerprint; a place is read when it is first asked for."""
 
-    def __init__(self) -> None:
-        self._places: dict[Path, dict[str, Path]] = {}
-
-    def find(self, root: Path, fingerprint: str) -> Path | None:
-        if root not in self._places:
-            there = sorted(root.iterdir(), reverse=True) if root.is_dir() else []  # of several the first by name counts
-            self._places[root] = {path.name.rpartition("-")[2]: path for path in there}
-        return self._places[root].get(fingerprint)
+    def __missing__(self, root: Path) -> dict[str, Path]:
+        there = sorted(root.iterdir(), reverse=True) if root.is_dir() else []  # of several the first by name counts
+        self[root] = {path.name.rpartition("-")[2]: path for path in there}
+        return self[root]
 
 
 class RunFolder:
@@ -51,14 +47,16 @@ class RunFolder:
         self.config = config
         self.fingerprint = fingerprint(config) if known is None else known
         root = Path(config["output_root"]).expanduser()
-        found = (folders or Folders()).find(root, self.fingerprint)
+        places = Folders() if folders is None else folders
+        found = places[root].get(self.fingerprint)
         self.path = root / f"{readable(config)}-{self.fingerprint}" if found is None else found
         self.checkpoint = Checkpoint(self.path, self.fingerprint)
         self._lock, self._created = FileLock(self.path / ".lock"), False
 
     def __enter__(self) -> "RunFolder":
         try:
-            self._created = self._create()
+            self._created = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
             self._clear()
             files.write_text(self.path / ".owner", f"process {os.getpid()} on {socket.gethostname()}")
@@ -100,15 +98,6 @@ class RunFolder:
                 self.path.rmdir()
         self._lock.release()
 
-    def _create(self) -> bool:
-        """Create the folder; returns whether it did not exist before."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self.path.mkdir()
-        except FileExistsError:
-            return False
-        return True
-
     def result(self) -> dict[str, Any] | None:
         """result.json, if there is a readable one."""
         try:
@@ -123,12 +112,8 @@ class RunFolder:
         result = self.result()
         if result is None or result["status"] not in DONE:
             return None
-        if result["rounds"] > rounds:
-            return self._until(rounds, result)
-        return result if result["rounds"] == rounds or result["status"] == Status.DIVERGED else None
-
-    def _until(self, rounds: int, result: dict[str, Any]) -> dict[str, Any]:
-        """The result after the first `rounds` rounds, given the `result` of more."""
+        if result["rounds"] <= rounds:
+            return result if result["rounds"] == rounds or result["status"] == Status.DIVERGED else None
         rows = read_rows(self.path)
         require(
             rounds in ends(rows), "rounds", rounds,
@@ -156,18 +141,13 @@ class RunFolder:
 
         files.write_text(self.path / "metrics.csv", pd.DataFrame(rows).to_csv(index=False))
 
-    def write_artifact(self, name: str, content: "Figure | pd.DataFrame") -> None:
-        """A figure as <name>.png and <name>.pdf, a table as <name>.csv."""
+    def write_artifact(self, name: str, content: "Figure | pd.DataFrame | dict[str, bytes]") -> None:
+        """A figure, or what `drawn` has made of it, as <name>.png and <name>.pdf; a table as <name>.csv."""
         import pandas as pd
 
         if isinstance(content, pd.DataFrame):
-            files.write_text(self.path / f"{name}.csv", content.to_csv())
-            return
-        self.write_picture(name, drawn(content))
-
-    def write_picture(self, name: str, picture: dict[str, bytes]) -> None:
-        """A drawn figure."""
-        for kind, written in picture.items():
+            content = {"csv": content.to_csv().encode()}
+        for kind, written in (content if isinstance(content, dict) else drawn(content)).items():
             files.write_bytes(self.path / f"{name}.{kind}", written)
 
     def write_model(self, params: Any) -> None:

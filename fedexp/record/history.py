@@ -1,7 +1,7 @@
 """A run's measurements so far: the rows of metrics.csv, and totals over all rounds."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedexp.record.result import last_rounds, summary
@@ -52,10 +52,6 @@ class History:
         """Whether a loss of the last evaluated round is not finite."""
         last = self.rows[-1]
         return not math.isfinite(last["test_loss"] + last.get("local_loss", 0.0))  # no local loss if no client trained
-
-    def plain(self) -> dict[str, Any]:
-        """The history as plain values, for a checkpoint."""
-        return asdict(self)
 
     def _totals(self) -> dict[str, Any]:
         return {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "seconds": round(self.seconds, 3)}

@@ -14,18 +14,16 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         return self.signal is not None
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGTERM, signal.SIGINT]
-            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-                numbers.append(signal.SIGHUP)
-            self._before: dict[int, Any] = {number: signal.signal(number, self._ask) for number in numbers}
-        else:
-            self._before = {}
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:

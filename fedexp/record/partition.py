@@ -1,6 +1,5 @@
 """The partition as a picture and as a table: clients x classes."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -51,18 +50,14 @@ def _bubbles(axes: Axes, label_counts: Tensor) -> None:
     count, most = label_counts[client, label].numpy(), int(label_counts.max())
     area = _LARGEST / most
     axes.scatter(client, label, s=count * area, alpha=0.8, edgecolors="none")
-    handles = [
-        axes.scatter([], [], s=size * area, color="C0", alpha=0.8, label=f"{size:,}") for size in _round_sizes(most)
-    ]
+    for size in _round_sizes(most):
+        axes.scatter([], [], s=size * area, color="C0", alpha=0.8, label=f"{size:,}")
     place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "labelspacing": 1.1}
-    axes.legend(handles=handles, title="examples", frameon=False, fontsize=8, title_fontsize=8, **place)
+    axes.legend(title="examples", frameon=False, fontsize=8, title_fontsize=8, **place)
 
 
 def _round_sizes(most: int) -> list[int]:
     """About a tenth, a third and the whole of the largest number, rounded down to one digit."""
-    found = []
-    for share in (0.1, 1 / 3, 1.0):
-        size = max(1, most * share)
-        unit = 10 ** math.floor(math.log10(size))
-        found.append(int(np.floor(size / unit) * unit))
-    return sorted({*found})
+    sizes = np.maximum(1, most * np.array([0.1, 1 / 3, 1.0]))
+    units = 10 ** np.floor(np.log10(sizes))
+    return np.unique((sizes / units).astype(int) * units.astype(int)).tolist()

@@ -9,10 +9,10 @@ from torch import Tensor
 from fedexp.randomness import key
 
 
-def distributions(shown: dict[str, Tensor], first: int = 3) -> Figure:
-    """Bars of each source's label distribution [N, C], a panel for each of the first clients."""
+def distributions(shown: dict[str, Tensor]) -> Figure:
+    """Bars of each source's label distribution [N, C], a panel for each of the first three clients."""
     clients, classes = next(iter(shown.values())).shape
-    count, width = min(first, clients), 0.8 / len(shown)
+    count, width = min(3, clients), 0.8 / len(shown)
     figure = Figure(figsize=(4 * count, 3), layout="constrained")
     panels = figure.subplots(1, count, squeeze=False)[0]
     for client, axes in enumerate(panels):

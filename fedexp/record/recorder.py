@@ -17,6 +17,7 @@ from fedexp.config.fingerprint import data_used
 from fedexp.engine import State, client_rows, ranks
 from fedexp.errors import Unsaved, require
 from fedexp.measure import accuracy
+from fedexp.measure.reference import Reference
 from fedexp.measure.skew import mean_emd
 from fedexp.record import confusion, partition
 from fedexp.record.folder import RunFolder, drawn
@@ -29,7 +30,7 @@ from fedexp.world import World
 
 log = logging.getLogger(__name__)
 
-Artifacts = dict[str, Figure | pd.DataFrame]
+Artifacts = dict[str, Figure | pd.DataFrame | dict[str, bytes]]  # the last: a drawn figure
 _CHECKPOINT = "checkpoint.pt"
 _ROOM = "make room, and run the same command again"
 _SECONDS_BETWEEN_COMPLAINTS = 60
@@ -49,7 +50,7 @@ def _partition_drawn(label_counts: tuple[tuple[int, ...], ...], title: str) -> d
 
 
 class Recorder:
-    """Records one run. world: that of its last stage. class_names: [C].
+    """Records one run, and the State of its reference. world: that of its last stage. class_names: [C].
 
     If a file cannot be written, as on a full disk, the run goes on with what was saved before: the failure is reported
     at most once a minute, and writing is tried again. At the end missing files are listed, and a missing result is an
@@ -57,10 +58,11 @@ class Recorder:
     """
 
     def __init__(
-        self, config: DictConfig, folder: RunFolder, tracker: Tracker, world: World, class_names: list[str] | None
-    ) -> None:
-        self.config, self.folder, self.tracker, self.world = config, folder, tracker, world
-        self.class_names = class_names
+        self, config: DictConfig, folder: RunFolder, tracker: Tracker, reference: Reference, world: World,
+        class_names: list[str] | None,
+    ) -> None:  # fmt: skip
+        self.config, self.folder, self.tracker = config, folder, tracker
+        self.reference, self.world, self.class_names = reference, world, class_names
         self.history = History()
         self.partition_hash = world.partition_hash()
         self.commit = commit()  # at the start: the checkout may move on while a run lasts
@@ -68,8 +70,8 @@ class Recorder:
         self.unsaved: dict[str, Retry] = {}
         self.complained = -math.inf
 
-    def resume(self, is_due: Callable[[int], bool]) -> tuple[State, State] | None:
-        """The run's State and the reference's as last saved; the history is restored, with the rows of rounds that are
+    def resume(self, is_due: Callable[[int], bool]) -> State | None:
+        """The run's State as last saved; the reference's is restored, and the history, with the rows of rounds that are
         due. None where no good checkpoint exists. Raises ConfigError on another kind of device."""
         device = self.world.device
         values, refused = ranks.from_first(
@@ -94,7 +96,8 @@ class Recorder:
         self.history = History(**values["history"])
         # A run of fewer rounds evaluated its last round, which this run may not evaluate.
         self.history.rows = [row for row in self.history.rows if is_due(row["round"])]
-        return values["state"], values["reference"]
+        self.reference.state = values["reference"]
+        return values["state"]
 
     def begin(self, state: State | None) -> None:
         """Write what is known before the first round. state: the State to resume from; None: a new run."""
@@ -108,7 +111,7 @@ class Recorder:
             self.write({"partition": partition.table(counts, self.class_names)})
             if self.config.pictures:
                 picture = _partition_drawn(tuple(map(tuple, counts.tolist())), self._partition_title())
-                self._try("partition.png", folder.write_picture, "partition", picture)
+                self.write({"partition": picture})
         if state is None:
             (folder.path / "metrics.csv").unlink(missing_ok=True)  # left by an attempt of which nothing else remains
         else:
@@ -136,10 +139,10 @@ class Recorder:
         self.tracker.log(row)
         return row
 
-    def save(self, state: State, reference: State) -> None:
+    def save(self, state: State) -> None:
         """Write a checkpoint."""
         values = {
-            "state": state, "reference": reference, "history": self.history.plain(),
+            "state": state, "reference": self.reference.state, "history": vars(self.history),
             "partition_hash": self.partition_hash, "device": self.world.device.type,
         }  # fmt: skip
         before = time.monotonic()
@@ -148,18 +151,17 @@ class Recorder:
         if self.config.checkpoint_seconds:  # for large client memory: saving takes at most a twentieth of the time
             self.patience = max(self.config.checkpoint_seconds, 20 * (self.saved - before))
 
-    def save_if_due(self, state: State, reference: State) -> None:
+    def save_if_due(self, state: State) -> None:
         """Write a checkpoint if the last one is old enough."""
         if time.monotonic() - self.saved >= self.patience:
-            self.save(state, reference)
+            self.save(state)
 
     def write(self, artifacts: Artifacts) -> None:
         """Write tables and, unless pictures=false, pictures, by file name."""
         for name, content in artifacts.items():
-            if isinstance(content, pd.DataFrame):
-                self._try(f"{name}.csv", self.folder.write_artifact, name, content)
-            elif self.config.pictures:
-                self._try(f"{name}.png", self.folder.write_artifact, name, content)
+            kind = "csv" if isinstance(content, pd.DataFrame) else "png"
+            if kind == "csv" or self.config.pictures:
+                self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
         """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is
@@ -169,8 +171,8 @@ class Recorder:
         self.folder.checkpoint.settle()
         self._try("model.pt", self.folder.write_model, params)  # what matters most, first
         names = self.class_names or [str(label) for label in range(self.world.classes)]
-        self.write({"confusion": confusion.table(answers, names)})
-        self.write({"class_accuracy": confusion.per_class(answers, names), **artifacts})
+        tables = {"confusion": confusion.table(answers, names), "class_accuracy": confusion.per_class(answers, names)}
+        self.write({**tables, **artifacts})
         if self.config.pictures:
             self.write({"confusion": confusion.picture(answers, names)})
         self._again()

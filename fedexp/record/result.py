@@ -10,34 +10,30 @@ from fedexp.errors import nearest, require
 from fedexp.record.status import Status
 
 
-def last_rounds(rows: list[dict[str, Any]], rounds: int = 10) -> float:
-    """Mean test accuracy over the evaluated ones of the last `rounds` communication rounds."""
-    recent = [row["test_accuracy"] for row in rows if row["round"] > rows[-1]["round"] - rounds]
+def last_rounds(rows: list[dict[str, Any]]) -> float:
+    """Mean test accuracy over the evaluated ones of the last 10 communication rounds."""
+    recent = [row["test_accuracy"] for row in rows if row["round"] > rows[-1]["round"] - 10]
     return sum(recent) / len(recent)
 
 
 def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
     """Final and best accuracy, and the first evaluated round that reached each target (None: not reached)."""
-    scores = [row["test_accuracy"] for row in rows]
-    best = max(range(len(scores)), key=scores.__getitem__, default=None)
+    last = rows[-1] if rows else {}
+    best = max(rows, key=lambda row: row["test_accuracy"], default={})
     reached = {str(target): next((row for row in rows if row["test_accuracy"] >= target), {}) for target in targets}
-    timed = bool(rows) and "simulated_seconds" in rows[-1]
+    simulated = {}
+    if "simulated_seconds" in last:
+        needed = {target: row.get("simulated_seconds") for target, row in reached.items()}
+        simulated = {"simulated_seconds": last["simulated_seconds"], "simulated_seconds_to": needed}
     return {
-        "rounds": rows[-1]["round"] if rows else 0,
-        "final_accuracy": scores[-1] if scores else None,
-        "best_accuracy": scores[best] if scores else None,
-        "best_round": rows[best]["round"] if scores else None,
+        "rounds": last.get("round", 0),
+        "final_accuracy": last.get("test_accuracy"),
+        "best_accuracy": best.get("test_accuracy"),
+        "best_round": best.get("round"),
         "accuracy_last10": last_rounds(rows) if rows else None,
         "rounds_to": {target: row.get("round") for target, row in reached.items()},
-        **(
-            {
-                "simulated_seconds": rows[-1]["simulated_seconds"],
-                "simulated_seconds_to": {target: row.get("simulated_seconds") for target, row in reached.items()},
-            }
-            if timed
-            else {}
-        ),
-        "samples_per_second": rows[-1]["samples_per_second"] if rows else None,
+        **simulated,
+        "samples_per_second": last.get("samples_per_second"),
     }
 
 

@@ -7,7 +7,6 @@ import netrc
 import os
 import shlex
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedexp.config.fingerprint import data_used
 from fedexp.errors import require
 from fedexp.record.result import read_rows
-from fedexp.record.tracker import Tracker, leaves
+from fedexp.record.tracker import Tracker, harmless, leaves
 
 PATIENCE = 8  # seconds to wait for an answer of wandb's server
 _MODES = ("auto", "online", "offline", "disabled")
@@ -45,16 +44,10 @@ class WandbTracker(Tracker):
     def __post_init__(self) -> None:
         self.project, self.mode = project_of(self.project), mode_of(self.mode)
         self.entity, self.group = chosen("entity", self.entity), chosen("group", self.group)
-        self._run: Any = None
-        self._held: set[int] = set()
-        self._folder = Path()
+        self.active = self.mode != "disabled"
 
+    @harmless
     def start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
-        self._safely("start", lambda: self._start(config, folder, fingerprint))
-
-    def _start(self, config: DictConfig, folder: Path, fingerprint: str) -> None:
-        if self.mode == "disabled":
-            return
         import wandb  # only here, so that tracking=none needs no wandb
 
         online = self.mode == "online" or (self.mode == "auto" and has_credentials())
@@ -69,7 +62,7 @@ class WandbTracker(Tracker):
         plain: Any = OmegaConf.to_container(config, resolve=True)
         groups = {f"{name}_settings": plain.pop(name) for name in names}
         self._folder = folder
-        self._run = wandb.init(
+        self._run: Any = wandb.init(
             project=self.project, entity=self.entity, group=self.group or table or config.sweep,
             job_type=names["algorithm"], name=folder.name, id=fingerprint, resume="allow", dir=str(folder),
             tags=[str(tag) for tag in tags if tag], mode="online" if online else "offline",
@@ -81,38 +74,32 @@ class WandbTracker(Tracker):
         step = self._run.starting_step if online else 0  # of a resumed run: the step after the last one in wandb
         self._held = set(range(step)) if online else _rounds_in(folder / "wandb")
         for row in read_rows(folder):  # rows that a killed process logged and wandb did not write
-            self._log(row)
+            self.log(row)
         if not online:
             print(f"fedexp: wandb offline; to upload: wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*")
 
+    @harmless
     def picture(self, name: str, path: Path) -> None:
-        def send() -> None:
-            import wandb
+        import wandb
 
-            self._run.log({name: wandb.Image(str(path))}, step=0)
+        self._run.log({name: wandb.Image(str(path))}, step=0)
 
-        self._safely("picture", send)
-
+    @harmless
     def log(self, row: dict[str, Any]) -> None:
-        self._safely("log", lambda: self._log(row))
-
-    def _log(self, row: dict[str, Any]) -> None:
         if row["round"] in self._held:  # a resumed run's history already has this row
             self._run.summary.update(row)
             return
         # Committed at once: a row kept back until the next one would reach the summary after what `finish` writes.
         self._run.log(row, step=row["round"], commit=True)
 
+    @harmless
     def finish(self, result: dict[str, Any], failed: bool) -> None:
-        def end() -> None:
-            self._run.summary.update(result)
-            if paths := leaves(self._folder):
-                self._keep("results", paths)
-            if self.model and not failed:
-                self._keep("model", [self._folder / "model.pt"])
-            self._run.finish(exit_code=1 if failed else 0)
-
-        self._safely("finish", end)
+        self._run.summary.update(result)
+        if paths := leaves(self._folder):
+            self._keep("results", paths)
+        if self.model and not failed:
+            self._keep("model", [self._folder / "model.pt"])
+        self._run.finish(exit_code=1 if failed else 0)
 
     def _keep(self, kind: str, paths: list[Path]) -> None:
         """Upload files as one artifact of the run; a resumed run makes a new version of it."""
@@ -122,16 +109,6 @@ class WandbTracker(Tracker):
         for path in paths:
             artifact.add_file(str(path))
         self._run.log_artifact(artifact)
-
-    def _safely(self, what: str, act: Callable[[], None]) -> None:
-        """Run `act`; a failure is reported once, and wandb is not used any more: the run's own files are complete."""
-        if self._run is None and what != "start":
-            return
-        try:
-            act()
-        except Exception as error:
-            self._run = None
-            print(f"fedexp: wandb failed at {what} ({error}); the run goes on without it")
 
 
 def answers(server: str) -> bool:
