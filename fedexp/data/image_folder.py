@@ -96,12 +96,9 @@ def decoded(base: Path, files: list[Path], size: int | None, grey: bool, max_pix
 
 
 def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) -> Tensor:
-    def one(file: Path) -> Tensor:
-        image = _read(file, "L" if grey else "RGB", max_pixels)
-        return image if size is None else resize(image, [size, size], antialias=True)
-
+    mode = "L" if grey else "RGB"
     with ThreadPoolExecutor() as pool:
-        images = list(pool.map(one, files))
+        images = list(pool.map(lambda file: _read(file, size, mode, max_pixels), files))
     first = images[0].shape
     other = next((number for number, image in enumerate(images) if image.shape != first), 0)
     require(
@@ -112,9 +109,9 @@ def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) ->
     return torch.stack(images)
 
 
-def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
-    """A picture uint8 [c, h, w]. Raises ConfigError for one that is damaged or too large; before decoding it, if its
-    file shows that: a PNG has checksums."""
+def _read(file: Path, size: int | None, mode: str, max_pixels: int) -> Tensor:
+    """A picture uint8 [c, h, w], or resized [c, size, size]. Raises ConfigError for one that is damaged or too large;
+    before decoding it, if its file shows that: a PNG has checksums."""
     try:
         with Image.open(file) as image:
             width, height = image.size
@@ -127,12 +124,13 @@ def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
             image.draft(mode, image.size)  # a JPEG stores grey separately from colour
             deep = image.mode.startswith("I")  # 16 bits, of which Pillow would keep the lower eight
             shallow = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)) if deep else image
-            return pil_to_tensor(shallow.convert(mode)).contiguous()
+            found = pil_to_tensor(shallow.convert(mode)).contiguous()
     except ConfigError:
         raise
     except Exception as error:  # decoders raise many kinds
         reason = f"does not decode as a picture ({error or type(error).__name__})"
         raise ConfigError("dataset.root", file, reason) from error
+    return found if size is None else resize(found, [size, size], antialias=True)
 
 
 def _sides(shape: torch.Size) -> str:
