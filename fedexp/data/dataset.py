@@ -148,11 +148,8 @@ class Dataset:
         self._check_part("train", self.train_x, self.train_y)
         self._check_part("test", self.test_x, self.test_y)
         self._check_owners()
-        names = self.class_names
-        self._require(
-            names is None or len(names) == self.classes,
-            f"has {len(names or [])} class names; {self.classes} classes need as many",
-        )
+        named = self.classes if self.class_names is None else len(self.class_names)
+        self._require(named == self.classes, f"has {named} class names; {self.classes} classes need as many")
         self._check_transform()
 
     def _require(self, holds: bool, right: str) -> None:

@@ -23,15 +23,6 @@ def digits(transform: Transform, test_fraction: float = 0.2, size: int = 8) -> D
     )  # fmt: skip
     pixels = torch.from_numpy((images * (255 / 16)).round().astype("float32").reshape(-1, 1, 8, 8))
     enlarged = F.interpolate(pixels, size=size, mode="bilinear").round().to(torch.uint8).numpy()
-    train_x, test_x, train_y, test_y = train_test_split(
-        enlarged, labels, test_size=test_fraction, stratify=labels, random_state=0
-    )
-    return Dataset(
-        "digits",
-        torch.from_numpy(train_x),
-        torch.from_numpy(train_y).long(),
-        torch.from_numpy(test_x),
-        torch.from_numpy(test_y).long(),
-        10,
-        transform,
-    )
+    parts = train_test_split(enlarged, labels, test_size=test_fraction, stratify=labels, random_state=0)
+    train_x, test_x, train_y, test_y = map(torch.from_numpy, parts)
+    return Dataset("digits", train_x, train_y.long(), test_x, test_y.long(), 10, transform)

@@ -19,8 +19,6 @@ from fedexp.randomness import numpy_generator
 
 CLASSES = [*string.digits, *string.ascii_uppercase, *string.ascii_lowercase]
 
-_NOTHING = np.empty((0, 1, 28, 28), dtype=np.uint8), np.empty(0, dtype=np.int64)  # for a writer missing in one part
-
 _PLACE = (
     "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.1 -k 100 -t sample and pass dataset.root=FOLDER with its "
     "train/ and test/"
@@ -39,36 +37,20 @@ def femnist(
     require(writers is None or writers >= 1, "dataset.writers", writers, "must be at least 1, or null for all")
     require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be between 0 and 1")
     base = Path(root).expanduser()
-    source: str | Path = base
     if (base / "train").is_dir() and (base / "test").is_dir():
-        parts = _from_leaf(base, writers, more_than, selection_seed)
+        source: str | Path = base
+        parts, owners = leaf.load(base, "writer", _PLACE, writers, more_than, "femnist", selection_seed, _examples)
     else:
         require(download, "dataset.root", root, f"has no train/ and test/ of LEAF; {_PLACE}, or dataset.download=true")
         source = repository
-        parts = _from_hub(repository, root, writers, more_than, selection_seed, test_fraction)
-    (train_x, train_y, owners), (test_x, test_y, _) = parts
-    require(len(test_y) > 0, "dataset.root", root, "the chosen writers have no test examples; split LEAF by sample")
+        parts, owners = _from_hub(repository, root, writers, more_than, selection_seed, test_fraction)
+    train_x, train_y, test_x, test_y = parts
     return Dataset("femnist", train_x, train_y, test_x, test_y, len(CLASSES), transform, owners, CLASSES, source)
 
 
-def _from_leaf(base: Path, writers: int | None, more_than: int, seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(x, y, owners) for train and for test."""
-    held = [leaf.read(base / part, "writer", _PLACE) for part in ("train", "test")]
-    chosen = leaf.choose(leaf.counts(held), writers, more_than, "femnist", seed, "writers")
-    parts = []
-    for part in held:
-        own = [_examples(name, *part[name]) if name in part else _NOTHING for name in chosen]
-        x, y = (torch.from_numpy(np.concatenate(each)) for each in zip(*own))
-        owners = torch.arange(len(own)).repeat_interleave(torch.tensor([len(labels) for _, labels in own]))
-        parts.append((x, y, owners))
-    return parts
-
-
-def _examples(name: str, file: Path, user: dict[str, list]) -> tuple[np.ndarray, np.ndarray]:
+def _examples(name: str, file: Path, user: leaf.User) -> tuple[np.ndarray, np.ndarray]:
     """A writer's images uint8 [n, 1, 28, 28] and labels int64 [n]. Raises ConfigError for values that would be lost in
     a cast."""
-    if not user["y"]:
-        return _NOTHING
     try:
         pixels, labels = np.array(user["x"]), np.array(user["y"])
         require(pixels.dtype.kind in "fi", "dataset.root", file, f"writer {name} has examples that are not numbers")
@@ -87,8 +69,8 @@ def _examples(name: str, file: Path, user: dict[str, list]) -> tuple[np.ndarray,
 
 def _from_hub(
     repository: str, root: str, writers: int | None, more_than: int, seed: int, test_fraction: float
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The same through the library `datasets` (columns image, writer_id, character)."""
+) -> tuple[list[Tensor], Tensor]:
+    """What leaf.load returns, through the library `datasets` (columns image, writer_id, character)."""
     try:
         import datasets
     except ImportError as error:
@@ -104,17 +86,16 @@ def _from_hub(
     names = np.array(every["writer_id"])
     counts = dict(zip(*np.unique(names, return_counts=True)))
     chosen = leaf.choose(counts, writers, more_than, "femnist", seed, "writers")
-    rows: list[list[int]] = [[], []]
-    owners: list[list[int]] = [[], []]
+    train, test = [], []
     for owner, name in enumerate(chosen):
         own = numpy_generator(seed, "femnist split", owner).permutation(np.flatnonzero(names == name))
         cut = max(1, round(test_fraction * len(own)))
-        for part, ids in enumerate((own[cut:], own[:cut])):
-            rows[part].extend(ids.tolist())
-            owners[part].extend([owner] * len(ids))
-    parts = []
-    for chosen_rows, of in zip(rows, owners):
-        some = every.select(chosen_rows)
+        train.append(own[cut:])
+        test.append(own[:cut])
+    tensors = []
+    for rows in (train, test):
+        some = every.select(np.concatenate(rows).tolist())
         x = np.stack([np.asarray(image.convert("L")) for image in some["image"]])[:, None]
-        parts.append((torch.from_numpy(x), torch.tensor(some["character"]), torch.tensor(of)))
-    return parts
+        tensors += [torch.from_numpy(x), torch.tensor(some["character"])]
+    sizes = torch.tensor([len(own) for own in train])
+    return tensors, torch.arange(len(chosen)).repeat_interleave(sizes)

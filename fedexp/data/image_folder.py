@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.v2.functional import resize
+from torchvision.transforms.v2.functional import pil_to_tensor, resize
 
 from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
@@ -33,22 +33,17 @@ def image_folder(
     """
     require(max_pixels >= 1, "dataset.max_pixels", max_pixels, "must be at least 1")
     base = Path(root).expanduser()
-    for part in ("train", "test"):
-        require((base / part).is_dir(), "dataset.root", root, f"has no folder {part}/ with a folder a class")
-    train, test = _list(base / "train"), _list(base / "test")
-    for part, files in (("train", train), ("test", test)):
-        require(bool(files), "dataset.root", root, f"{part}/ holds no pictures in class folders")
+    train, test = (_pictures(root, base / part) for part in ("train", "test"))
     classes = sorted({file.parent.name for file in train})
     strange = sorted({file.parent.name for file in test} - set(classes))
     require(not strange, "dataset.root", root, f"test/ has classes that train/ lacks: {', '.join(strange)}")
-    clients, owners = _owners(base / "train", train)
+    owners = _owners(base / "train", train)
     images = decoded(base, train + test, size, grey, max_pixels)
     labels = torch.tensor([classes.index(file.parent.name) for file in train + test])
     n = len(train)
     return Dataset(
-        base.name, images[:n], labels[:n], images[n:], labels[n:], len(classes), transform,
-        owners if clients else None, classes, root,
-    )  # fmt: skip
+        base.name, images[:n], labels[:n], images[n:], labels[n:], len(classes), transform, owners, classes, root
+    )
 
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -68,28 +63,29 @@ def cifar10_jpeg(root: str, transform: Transform) -> Dataset:
 cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is not part of a run's name
 
 
-def _list(folder: Path) -> list[Path]:
-    return sorted(
+def _pictures(root: str, folder: Path) -> list[Path]:
+    require(folder.is_dir(), "dataset.root", root, f"has no folder {folder.name}/ with a folder a class")
+    found = sorted(
         Path(path, name)
         for path, _, names in os.walk(folder, followlinks=True)
         for name in names
         if Path(name).suffix.lower() in _PICTURES and Path(path) != folder
     )
+    require(bool(found), "dataset.root", root, f"{folder.name}/ holds no pictures in class folders")
+    return found
 
 
-def _owners(folder: Path, files: list[Path]) -> tuple[list[str], Tensor]:
-    """Client names and each file's client, if the pictures lie two levels down; otherwise no clients."""
+def _owners(folder: Path, files: list[Path]) -> Tensor | None:
+    """Each file's client, the clients being numbered by name, if the pictures lie two levels down."""
     depths = {len(file.relative_to(folder).parts) for file in files}
     require(
         depths in ({2}, {3}), "dataset.root", folder,
         "pictures must all lie in train/CLASS/ or all in train/CLIENT/CLASS/",
     )  # fmt: skip
     if depths == {2}:
-        return [], torch.empty(0)
+        return None
     names = [file.relative_to(folder).parts[0] for file in files]
-    clients = sorted(set(names))
-    position = {name: index for index, name in enumerate(clients)}
-    return clients, torch.tensor([position[name] for name in names])
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1])
 
 
 def decoded(base: Path, files: list[Path], size: int | None, grey: bool, max_pixels: int = _MOST_PIXELS) -> Tensor:
@@ -100,12 +96,9 @@ def decoded(base: Path, files: list[Path], size: int | None, grey: bool, max_pix
 
 
 def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) -> Tensor:
-    def one(file: Path) -> Tensor:
-        image = _read(file, "L" if grey else "RGB", max_pixels)
-        return image if size is None else resize(image, [size, size], antialias=True)
-
+    mode = "L" if grey else "RGB"
     with ThreadPoolExecutor() as pool:
-        images = list(pool.map(one, files))
+        images = list(pool.map(lambda file: _read(file, size, mode, max_pixels), files))
     first = images[0].shape
     other = next((number for number, image in enumerate(images) if image.shape != first), 0)
     require(
@@ -116,9 +109,9 @@ def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) ->
     return torch.stack(images)
 
 
-def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
-    """A picture uint8 [c, h, w]. Raises ConfigError for one that is damaged or too large; before decoding it, if its
-    file shows that: a PNG has checksums."""
+def _read(file: Path, size: int | None, mode: str, max_pixels: int) -> Tensor:
+    """A picture uint8 [c, h, w], or resized [c, size, size]. Raises ConfigError for one that is damaged or too large;
+    before decoding it, if its file shows that: a PNG has checksums."""
     try:
         with Image.open(file) as image:
             width, height = image.size
@@ -131,14 +124,13 @@ def _read(file: Path, mode: str, max_pixels: int) -> Tensor:
             image.draft(mode, image.size)  # a JPEG stores grey separately from colour
             deep = image.mode.startswith("I")  # 16 bits, of which Pillow would keep the lower eight
             shallow = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)) if deep else image
-            pixels = np.array(shallow.convert(mode))
+            found = pil_to_tensor(shallow.convert(mode)).contiguous()
     except ConfigError:
         raise
     except Exception as error:  # decoders raise many kinds
         reason = f"does not decode as a picture ({error or type(error).__name__})"
         raise ConfigError("dataset.root", file, reason) from error
-    found = torch.from_numpy(pixels)
-    return found[None] if mode == "L" else found.permute(2, 0, 1).contiguous()
+    return found if size is None else resize(found, [size, size], antialias=True)
 
 
 def _sides(shape: torch.Size) -> str:

@@ -1,16 +1,47 @@
 """Reading the output of LEAF's preprocess.sh (Caldas et al., "LEAF: A Benchmark for Federated Settings")."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from fedexp.errors import ConfigError, require
 from fedexp.randomness import numpy_generator
 
-Users = dict[str, tuple[Path, dict[str, list[Any]]]]  # by a user's name: its file, and its x and y
+User = dict[str, list[Any]]  # x and y
+Users = dict[str, tuple[Path, User]]  # by a user's name: its file, and what it holds
 
 
-def read(folder: Path, what: str, place: str) -> Users:
+def load(
+    base: Path, what: str, place: str, number: int | None, more_than: int, purpose: str, seed: int,
+    examples: Callable[[str, Path, User], tuple[np.ndarray, np.ndarray]],
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    """The train x and y and test x and y of chosen users, and the user of each training example.
+
+    what, place: as in `_read`; number, more_than, purpose, seed: as in `choose`, of train and test examples together;
+    examples: the checked arrays x and y of a user, by its name and file. A user may lack one of the parts.
+    """
+    parts = {part: _read(base / part, what, place) for part in ("train", "test")}
+    total = {name: sum(_count(part, name) for part in parts.values()) for name in parts["train"]}
+    chosen = choose(total, number, more_than, purpose, seed, f"{what}s")
+    tensors = []
+    for part, users in parts.items():
+        own = [examples(name, *users[name]) for name in chosen if _count(users, name)]
+        require(bool(own), "dataset.root", base, f"the chosen {what}s have no {part} examples; split LEAF by sample")
+        tensors += [torch.from_numpy(np.concatenate(each)) for each in zip(*own)]
+    sizes = torch.tensor([_count(parts["train"], name) for name in chosen])
+    return tensors, torch.arange(len(chosen)).repeat_interleave(sizes)
+
+
+def _count(users: Users, name: str) -> int:
+    return len(users[name][1]["y"]) if name in users else 0
+
+
+def _read(folder: Path, what: str, place: str) -> Users:
     """The user_data of all files of a folder. what: the word for a user in errors; place: how to get such a folder.
 
     Raises ConfigError where there is no file, or one that is not LEAF's.
@@ -32,11 +63,6 @@ def read(folder: Path, what: str, place: str) -> Users:
             require(name not in users, "dataset.root", file, f"{what} {name} is in another file of {folder} too")
             users[name] = (file, found[name])
     return users
-
-
-def counts(parts: list[Users]) -> dict[str, int]:
-    """How many examples each user of the first part has in all parts."""
-    return {name: sum(len(part[name][1]["y"]) for part in parts if name in part) for name in parts[0]}
 
 
 def choose(found: dict[str, int], number: int | None, more_than: int, purpose: str, seed: int, what: str) -> list[str]:

@@ -6,7 +6,6 @@ Read from LEAF's own output, ROOT/{train,test}/*.json, which the user puts there
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fedexp.data import leaf
 from fedexp.data.dataset import Dataset, Transform
@@ -32,29 +31,17 @@ def shakespeare(
     """
     require(roles is None or roles >= 1, "dataset.roles", roles, "must be at least 1, or null for all")
     base = Path(root).expanduser()
-    require(
-        (base / "train").is_dir() and (base / "test").is_dir(),
-        "dataset.root",
-        root,
-        f"has no train/ and test/; {_PLACE}",
-    )
-    parts = [leaf.read(base / part, "role", _PLACE) for part in ("train", "test")]
-    chosen = leaf.choose(leaf.counts(parts), roles, more_than, "shakespeare", selection_seed, "roles")
-    arrays = []
-    for part in parts:
-        own = [_examples(name, *part[name]) for name in chosen if name in part]
-        require(bool(own), "dataset.root", root, "the chosen roles have no test examples; split LEAF by sample")
-        arrays += [torch.from_numpy(np.concatenate(each)) for each in zip(*own)]
-    sizes = [len(parts[0][name][1]["y"]) for name in chosen]
-    owners = torch.arange(len(chosen)).repeat_interleave(torch.tensor(sizes))
-    train_x, train_y, test_x, test_y = arrays
+    there = (base / "train").is_dir() and (base / "test").is_dir()
+    require(there, "dataset.root", root, f"has no train/ and test/; {_PLACE}")
+    parts, owners = leaf.load(base, "role", _PLACE, roles, more_than, "shakespeare", selection_seed, _examples)
+    train_x, train_y, test_x, test_y = parts
     return Dataset(
         "shakespeare", train_x, train_y, test_x, test_y, len(CHARACTERS), transform, owners,
         [repr(character)[1:-1] for character in CHARACTERS], base,
     )  # fmt: skip
 
 
-def _examples(name: str, file: Path, user: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
+def _examples(name: str, file: Path, user: leaf.User) -> tuple[np.ndarray, np.ndarray]:
     """A role's texts int16 [n, 80] and the tokens that follow them int64 [n]. Raises ConfigError for anything else."""
     texts, following = user["x"], user["y"]
     words = all(isinstance(text, str) for text in [*texts, *following])
@@ -64,4 +51,4 @@ def _examples(name: str, file: Path, user: dict[str, list[str]]) -> tuple[np.nda
     unknown = sorted(set("".join([*texts, *following])) - set(_TOKENS))
     require(not unknown, "dataset.root", file, f"role {name} has characters that LEAF does not know: {unknown}")
     tokens = np.array([[_TOKENS[character] for character in text] for text in texts], dtype=np.int16)
-    return tokens.reshape(-1, 80), np.array([_TOKENS[character] for character in following], dtype=np.int64)
+    return tokens, np.array([_TOKENS[character] for character in following], dtype=np.int64)

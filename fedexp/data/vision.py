@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchvision import datasets
+from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
 from torchvision.datasets.utils import check_integrity
 
 from fedexp.data.dataset import Dataset, Transform
@@ -65,22 +65,19 @@ def svhn(root: str, transform: Transform, download: bool = True) -> Dataset:
 def _load(
     name: str, kind: Callable[..., Any], classes: int, root: str, download: bool, transform: Transform
 ) -> Dataset:  # fmt: skip
-    part = (
-        (lambda train: {"split": "train" if train else "test"}) if name == "svhn" else (lambda train: {"train": train})
-    )
     below, files = _FILES[kind.__name__]
     folder = Path(root) / below
+    parts = ("train", "test") if kind is datasets.SVHN else (True, False)
     try:
-        train, test = (kind(root, **part(is_train), download=download) for is_train in (True, False))
+        train, test = (kind(root, part, download=download) for part in parts)
     except _FAILURES as error:
         wrong = _wrong_file(kind, folder)
         reason = f"{wrong} {'is damaged' if wrong.exists() else 'is not there'}: " if wrong else ""
         raise ConfigError(
-            "dataset.root",
-            root,
+            "dataset.root", root,
             f"{name} can neither be read there nor downloaded ({reason}{error or type(error).__name__}). Place its "
             f"files by hand at {folder}/{files}, or pass dataset.root=FOLDER that holds them",
-        ) from error
+        ) from error  # fmt: skip
     (train_x, train_y), (test_x, test_y) = (_tensors(name, folder, each) for each in (train, test))
     return Dataset(name, train_x, train_y, test_x, test_y, classes, transform, source=folder)
 
@@ -97,26 +94,21 @@ def _wrong_file(kind: Callable[..., Any], folder: Path) -> Path | None:
 
 
 def _is_idx(file: Path) -> bool:
-    """Whether a file is as long as its header says: two zeros, the type (8: bytes), the number of sides, each side."""
+    """Whether a file holds bytes, as many as its header says."""
     try:
-        with open(file, "rb") as opened:
-            head = opened.read(4)
-            sides = np.frombuffer(opened.read(4 * head[3]), ">u4").tolist()
-        return head[:3] == b"\0\0\x08" and file.stat().st_size == 4 + 4 * head[3] + prod(sides)
-    except (OSError, ValueError, IndexError):
+        return read_sn3_pascalvincent_tensor(str(file)).dtype == torch.uint8
+    except _FAILURES:
         return False
 
 
 def _tensors(name: str, folder: Path, dataset: Any) -> tuple[Tensor, Tensor]:
     """Images as uint8 [n, c, h, w], labels as int64 [n], from what torchvision holds."""
     images = torch.as_tensor(np.asarray(dataset.data))
-    found = getattr(dataset, "targets", None)
-    labels = np.asarray(dataset.labels if found is None else found)
-    for what, dtype, fits in (
-        ("images must be uint8", images.dtype, images.dtype == torch.uint8),
-        ("labels must be integers", labels.dtype, labels.dtype.kind in "iu"),
-    ):
-        require(fits, "dataset", name, f"{folder}: {what}, not {dtype}")
+    labels = np.asarray(dataset.labels if isinstance(dataset, datasets.SVHN) else dataset.targets)
+    right = f"{folder}: images must be uint8, not {images.dtype}"
+    require(images.dtype == torch.uint8, "dataset", name, right)
+    right = f"{folder}: labels must be integers, not {labels.dtype}"
+    require(labels.dtype.kind in "iu", "dataset", name, right)
     if images.dim() == 3:
         images = images.unsqueeze(1)
     elif images.shape[-1] == 3:

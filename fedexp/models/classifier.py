@@ -1,5 +1,6 @@
 """A model of an encoder and a head, and models as pure functions of Params."""
 
+from contextlib import nullcontext
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -17,9 +18,7 @@ class Classifier(nn.Module):
         self.encoder, self.head = encoder, head
 
     def forward(self, x: Tensor, part: str = "all") -> Tensor:
-        """part: all, encoder (x to features [n, d]) or head (features to logits [n, C])."""
-        if part == "head":
-            return self.head(x)
+        """part: all, or encoder (x to features [n, d])."""
         features = self.encoder(x)
         return features if part == "encoder" else self.head(features)
 
@@ -72,20 +71,16 @@ class Model:
 
     def __call__(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
         """Logits [n, C] of prepared examples x [n, ...]."""
-        return self._call(params, x, "all", training)
+        return self._call(params, training, x)
 
     def encode(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
         """Features [n, d]: the encoder's output, which the head reads."""
-        return self._call(params, x, "encoder", training)
+        return self._call(params, training, x, "encoder")
 
     def head(self, params: Params, features: Tensor) -> Tensor:
         """Logits [n, C] of features [n, d]. Of `params`, only the head's entries are needed."""
-        own = {name: params[name] for name in ("head.weight", "head.bias") if name in params}
-        return nn.functional.linear(features, own["head.weight"], own.get("head.bias"))
+        return nn.functional.linear(features, params["head.weight"], params.get("head.bias"))
 
-    def _call(self, params: Params, x: Tensor, part: str, training: bool) -> Tensor:
-        arguments: tuple[Any, ...] = (x,) if part == "all" else (x, part)
-        if training:
-            return functional_call(self.net, params, arguments)
-        with frozen():
+    def _call(self, params: Params, training: bool, *arguments: Any) -> Tensor:
+        with nullcontext() if training else frozen():
             return functional_call(self.net, params, arguments)

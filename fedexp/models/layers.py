@@ -7,9 +7,10 @@ place where new running statistics are put for the engine to keep.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import local
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,37 +47,29 @@ _current = _Current()
 
 
 @contextmanager
+def _within(now: TrainingPass | None) -> Iterator[Any]:
+    before, _current.training = _current.training, now
+    try:
+        yield now
+    finally:
+        _current.training = before
+
+
 def training(
     weight: Tensor | None, key: Tensor, alone: bool = False, tiles: Mapping[str, int] | None = None
-) -> Iterator[TrainingPass]:
+) -> AbstractContextManager[TrainingPass]:
     """Within this block layers train: with batch statistics and dropout, instead of running statistics and none."""
-    before, now = _current.training, TrainingPass(weight, key, alone, tiles or {})
-    _current.training = now
-    try:
-        yield now
-    finally:
-        _current.training = before
+    return _within(TrainingPass(weight, key, alone, tiles or {}))
 
 
-@contextmanager
-def frozen() -> Iterator[None]:
+def frozen() -> AbstractContextManager[None]:
     """Within this block layers evaluate, even inside a training pass (a teacher, a frozen encoder)."""
-    before, _current.training = _current.training, None
-    try:
-        yield
-    finally:
-        _current.training = before
+    return _within(None)
 
 
-@contextmanager
-def aside() -> Iterator[TrainingPass]:
+def aside() -> AbstractContextManager[TrainingPass]:
     """Within this block layers train as in the surrounding pass, but new running statistics are kept separately."""
-    before = _current.training
-    _current.training = now = replace(before, statistics={})
-    try:
-        yield now
-    finally:
-        _current.training = before
+    return _within(replace(_current.training, statistics={}))
 
 
 def keep(values: dict[str, Tensor]) -> None:
@@ -88,18 +81,10 @@ def keep(values: dict[str, Tensor]) -> None:
     _current.training.statistics.update(values)
 
 
-class BatchNorm(nn.Module):
-    """Batch normalisation over dim 1 with PyTorch's statistics (momentum 0.1, unbiased running variance)."""
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation over dim 1 with PyTorch's statistics (by default momentum 0.1; unbiased running variance)."""
 
-    def __init__(self, features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.eps, self.momentum, self.path = eps, momentum, ""
-        self.running_mean: Tensor
-        self.running_var: Tensor
-        self.weight = nn.Parameter(torch.ones(features))
-        self.bias = nn.Parameter(torch.zeros(features))
-        self.register_buffer("running_mean", torch.zeros(features))
-        self.register_buffer("running_var", torch.ones(features))
+    path = ""  # its place in the net
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
@@ -138,12 +123,11 @@ class BatchNorm(nn.Module):
             now.statistics[f"{self.path}.{name}"] = old + self.momentum * (new.to(old.dtype) - old)
 
 
-class Dropout(nn.Module):
+class Dropout(nn.modules.dropout._DropoutNd):
     """Zero each entry (or, with `channels`, each whole channel) with probability p; rescale the rest."""
 
-    def __init__(self, p: float, channels: bool = False) -> None:
-        super().__init__()
-        self.p, self.channels, self.stream = p, channels, 0
+    channels = False
+    stream = 0  # of its noise, which differs from that of the net's other dropouts
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
@@ -153,6 +137,12 @@ class Dropout(nn.Module):
         noise = uniform(now.key, torch.Size(kept).numel(), self.stream).view(kept)
         keep = (noise >= self.p).to(x.dtype) / (1 - self.p)
         return x * keep.view(*kept, *[1] * (x.dim() - len(kept)))
+
+
+class ChannelDropout(Dropout):
+    """The same for whole channels."""
+
+    channels = True
 
 
 class Convolution(nn.Conv2d):
@@ -222,66 +212,30 @@ class Lstm(nn.LSTM):
         return x, (outputs, cells)
 
 
-_OF_CONVOLUTION = (
-    "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode",
-)  # fmt: skip
+_PURE = {nn.Conv2d: Convolution, nn.MaxPool2d: MaxPool, nn.Linear: Linear, nn.LSTM: Lstm}
 _IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)
 
 
 def purify(net: nn.Module) -> nn.Module:
-    """Replace each ordinary BatchNorm, Dropout, Conv2d, MaxPool2d, Linear and LSTM in `net` by its counterpart here.
+    """Make each ordinary BatchNorm, Dropout, Conv2d, MaxPool2d, Linear and LSTM in `net` one of its counterparts here.
 
-    Weights are kept. A user's own model may therefore use the ordinary layers. Raises TypeError for layers without a
-    pure form (other recurrent layers, batch norms without running statistics and the like). Noise that a model itself
-    adds if `self.training` (such as F.dropout) cannot be replaced: a Model's net is in eval mode, so that noise is off
-    in training too.
+    A layer changes its class alone, and so keeps its weights and settings. A user's own model may therefore use the
+    ordinary layers. Raises TypeError for layers without a pure form (other recurrent layers, batch norms without
+    running statistics and the like). Noise that a model itself adds if `self.training` (such as F.dropout) cannot be
+    replaced: a Model's net is in eval mode, so that noise is off in training too.
     """
     streams = 0
-    replaced: dict[nn.Module, nn.Module] = {}  # a layer used in several places stays one layer
-    for path, module in list(net.named_modules(remove_duplicate=False)):
-        new: nn.Module | None = None
-        if module in replaced:
-            _place(net, path, replaced[module])
-            continue
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            if not (module.affine and module.track_running_stats and module.momentum is not None):
-                raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
-            new = BatchNorm(module.num_features, module.eps, module.momentum).to(module.weight)
-            new.load_state_dict({name: module.state_dict()[name] for name in new.state_dict()})
-            for name, parameter in new.named_parameters():
-                parameter.requires_grad_(module.get_parameter(name).requires_grad)
-        elif isinstance(module, nn.Dropout):
-            new = Dropout(module.p)
-        elif isinstance(module, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
-            new = Dropout(module.p, channels=True)
-        elif type(module) is nn.MaxPool2d:
-            new = MaxPool(
-                module.kernel_size, module.stride, module.padding, module.dilation, ceil_mode=module.ceil_mode
-            )
-        elif type(module) is nn.Conv2d:
-            given = {name: getattr(module, name) for name in _OF_CONVOLUTION}
-            new = Convolution(**given, bias=module.bias is not None, device="meta")
-            new.weight, new.bias = module.weight, module.bias
-        elif type(module) is nn.Linear:
-            new = Linear(module.in_features, module.out_features, module.bias is not None, device="meta")
-            new.weight, new.bias = module.weight, module.bias
-        elif type(module) is nn.LSTM:
-            simple = module.batch_first and not (module.bidirectional or module.dropout or module.proj_size)
-            if not simple:
-                raise TypeError(f"{path}: LSTM must be batch_first, in one direction, without dropout or projection")
-            sizes = module.input_size, module.hidden_size, module.num_layers
-            new = Lstm(*sizes, bias=module.bias, batch_first=True, device="meta")
-            for name, parameter in module.named_parameters():
-                setattr(new, name, parameter)
-        elif isinstance(module, _IMPURE) and not isinstance(module, Lstm):
-            raise TypeError(f"{path}: {type(module).__name__} has no pure form here")
-        elif isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
-            raise TypeError(f"{path}: MultiheadAttention must be without dropout")
-        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
-            raise TypeError(f"{path}: InstanceNorm must be without running statistics")
-        if new is not None:
-            _place(net, path, new)
-        layer = replaced[module] = new or module
+    for path, layer in net.named_modules():
+        _refuse_impure(path, layer)
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.__class__ = BatchNorm
+            layer.num_batches_tracked = None  # nothing here uses it
+        elif isinstance(layer, nn.Dropout):
+            layer.__class__ = Dropout  # type: ignore[assignment]
+        elif isinstance(layer, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+            layer.__class__ = ChannelDropout  # type: ignore[assignment]
+        elif type(layer) in _PURE:
+            layer.__class__ = _PURE[type(layer)]
         if isinstance(layer, BatchNorm | Convolution):
             layer.path = path
         if isinstance(layer, Dropout):
@@ -290,7 +244,16 @@ def purify(net: nn.Module) -> nn.Module:
     return net
 
 
-def _place(net: nn.Module, path: str, layer: nn.Module) -> None:
-    """Put `layer` at `path` in `net`."""
-    parent, _, name = path.rpartition(".")
-    setattr(net.get_submodule(parent), name, layer)
+def _refuse_impure(path: str, layer: nn.Module) -> None:
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if not (layer.affine and layer.track_running_stats and layer.momentum is not None):
+            raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
+    elif type(layer) in (nn.LSTM, Lstm):
+        if not layer.batch_first or layer.bidirectional or layer.dropout or layer.proj_size:
+            raise TypeError(f"{path}: LSTM must be batch_first, in one direction, without dropout or projection")
+    elif isinstance(layer, _IMPURE):
+        raise TypeError(f"{path}: {type(layer).__name__} has no pure form here")
+    elif isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
+        raise TypeError(f"{path}: MultiheadAttention must be without dropout")
+    elif isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise TypeError(f"{path}: InstanceNorm must be without running statistics")

@@ -13,12 +13,8 @@ from fedexp.models.classifier import Classifier
 from fedexp.tree import Params
 
 _KEY = "model.pretrained"
+_TORCHVISION_S = re.compile(r"\w+_Weights\.\w+")  # a name of its weights, such as ResNet18_Weights.IMAGENET1K_V1
 _SHOWN = 3  # entries that an error names
-
-
-def is_torchvision_s(source: str) -> bool:
-    """Whether `source` is a name of torchvision's weights, such as ResNet18_Weights.IMAGENET1K_V1."""
-    return re.fullmatch(r"\w+_Weights\.\w+", source) is not None
 
 
 def load(net: nn.Module, source: str) -> None:
@@ -31,7 +27,7 @@ def load(net: nn.Module, source: str) -> None:
     """
     require(isinstance(net, Classifier), _KEY, source, "needs a model of an encoder and a head, which is replaced")
     encoder = cast(Classifier, net).encoder
-    held = _downloaded(source) if is_torchvision_s(source) else _read(source)
+    held = _downloaded(source) if _TORCHVISION_S.fullmatch(source) else _read(source)
     needed = _without_counts(encoder.state_dict())
     inside = {name: name if name in needed else name.removeprefix("encoder.") for name in held}
     given = {inside[name]: leaf for name, leaf in _without_counts(held).items()}
@@ -40,10 +36,8 @@ def load(net: nn.Module, source: str) -> None:
     unlike = [f"{name} ({list(given[name].shape)}, here {list(leaf.shape)})" for name, leaf in needed.items()
               if given[name].shape != leaf.shape]  # fmt: skip
     require(not unlike, _KEY, source, f"has other shapes than this model: {_some(unlike)}")
-    head = next(
-        (name.split(".")[0] for name, leaf in reversed(given.items()) if leaf.dim() == 2), None
-    )  # the last layer
-    unknown = [name for name in given if name not in needed and name.split(".")[0] != head]
+    own_head = [name.split(".")[0] for name, leaf in given.items() if leaf.dim() == 2][-1:]  # the last layer
+    unknown = [name for name in given if name not in needed and name.split(".")[0] not in own_head]
     require(not unknown, _KEY, source, f"has entries that this model does not: {_some(unknown)}")
     encoder.load_state_dict({name: given[name] for name in needed}, strict=False)  # without counts
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import require
+from fedexp.partition.sizes import shuffled_classes
 from fedexp.randomness import numpy_generator
 
 
@@ -18,18 +19,17 @@ def classes(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> l
     Labels are drawn by Python's own generator from the plain seed, as in the published code: seed 1 with
     k = 2 and ten classes gives the paper's {0, 2} and {1, 9} (FedConcat, appendix C).
     """
-    count, labels = dataset.classes, dataset.train_y.numpy()
+    count = dataset.classes
     require(1 <= per_client <= count, "partition.per_client", per_client, f"must be from 1 to {count} (classes)")
     require(
         clients >= count, "clients", clients,
         f"fewer clients than the {count} classes leave a class to no client; use at least {count}",
     )  # fmt: skip
-    draw, shuffle = python_random.Random(seed), numpy_generator(seed, "partition")
+    draw = python_random.Random(seed)
     owned = [_labels(client % count, per_client, count, draw) for client in range(clients)]
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
-    for label in range(count):
+    for label, ids in enumerate(shuffled_classes(dataset, numpy_generator(seed, "partition"))):
         owners = [client for client in range(clients) if label in owned[client]]
-        ids = shuffle.permutation(np.flatnonzero(labels == label))
         require(
             len(ids) >= len(owners), "clients", clients,
             f"class {label} has {len(ids)} examples for {len(owners)} owners; use fewer clients",

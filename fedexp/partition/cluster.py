@@ -8,12 +8,11 @@ from collections.abc import Callable
 from math import inf
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import ConfigError, require
-from fedexp.partition.sizes import MOST_TRIES
+from fedexp.partition.sizes import MOST_TRIES, dealt, rounded
 from fedexp.randomness import numpy_generator
 
 
@@ -31,7 +30,7 @@ def multi_cluster(
         f"must name 1 to {dataset.classes} clusters: each needs a class of its own",
     )  # fmt: skip
     require(all(0 < ratio < inf for ratio in ratios), "partition.ratios", ratios, "must all be above 0")
-    members = _share_out(clients, ratios)
+    members = rounded(np.array(ratios) / sum(ratios) * clients, clients)
     require(
         min(members) >= 1, "clients", clients, f"leaves a cluster of partition.ratios={ratios} empty; use more clients"
     )
@@ -69,15 +68,6 @@ def single_cluster(
     return _draw(dataset, labels, mean, deviation, smallest, largest, tries, random)
 
 
-def _share_out(clients: int, ratios: list[float]) -> list[int]:
-    """The number of clients in each cluster, rounded by largest remainder so that they sum to `clients`."""
-    exact = np.array(ratios) / sum(ratios) * clients
-    counts = np.floor(exact + 1e-9).astype(int)
-    rest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
-    counts[rest] += 1
-    return counts.tolist()
-
-
 def _draw(
     dataset: Dataset, labels: Callable[[], list[np.ndarray]], mean: float, deviation: float, smallest: int,
     largest: int | None, tries: int, random: np.random.Generator,
@@ -99,7 +89,7 @@ def _draw(
         for count, own in zip(each, held):
             needed[own] += count
         if (needed <= there).all():
-            return _deal(dataset, held, each, random)
+            return dealt(dataset, [dict.fromkeys(own, count) for own, count in zip(held, each)], random)
     short = int(np.argmax(needed - there))
     owners = [own for own in held if short in own]
     most = there[short] // len(owners) * len(owners[0])
@@ -113,14 +103,3 @@ def _draw(
         f"class {short} has {there[short]} examples for {len(owners)} clients that need {needed[short]}; "
         f"use {' or '.join(ways)}",
     )  # fmt: skip
-
-
-def _deal(dataset: Dataset, held: list[np.ndarray], each: list[int], random: np.random.Generator) -> list[Tensor]:
-    labels = dataset.train_y.numpy()
-    pools = [random.permutation(np.flatnonzero(labels == label)) for label in range(dataset.classes)]
-    used = np.zeros(dataset.classes, int)
-    parts = []
-    for own, count in zip(held, each):
-        parts.append(torch.from_numpy(np.concatenate([pools[c][used[c] : used[c] + count] for c in own])))
-        used[own] += count
-    return parts

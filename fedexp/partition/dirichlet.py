@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import ConfigError, require
-from fedexp.partition.sizes import MOST_TRIES, client_sizes
+from fedexp.partition.sizes import MOST_TRIES, client_sizes, shuffled_classes
 from fedexp.randomness import numpy_generator
 
 
@@ -34,7 +34,7 @@ def dirichlet(
     labels = dataset.train_y.numpy()
     if construction == "client_prior":
         sizes = client_sizes(len(labels), clients, quantity_alpha, random)
-        parts = _client_prior(labels, dataset.classes, sizes, alpha, random)
+        parts = _client_prior(dataset, sizes, alpha, random)
     elif construction == "class_split":
         require(
             quantity_alpha is None, "partition.quantity_alpha", quantity_alpha,
@@ -46,12 +46,10 @@ def dirichlet(
     return [torch.from_numpy(np.sort(part)) for part in parts]
 
 
-def _client_prior(
-    labels: np.ndarray, classes: int, sizes: np.ndarray, alpha: float, random: np.random.Generator
-) -> list[np.ndarray]:
+def _client_prior(dataset: Dataset, sizes: np.ndarray, alpha: float, random: np.random.Generator) -> list[np.ndarray]:
     """Examples are dealt one by one to random clients that still have room, so that no client must take the rest."""
-    prior = random.dirichlet(np.full(classes, alpha), len(sizes))
-    pools = [random.permutation(np.flatnonzero(labels == label)).tolist() for label in range(classes)]
+    prior = random.dirichlet(np.full(dataset.classes, alpha), len(sizes))
+    pools = [pool.tolist() for pool in shuffled_classes(dataset, random)]
     there = np.array([float(bool(pool)) for pool in pools])
     bounds = np.cumsum(prior * there, 1)
     held: list[list[int]] = [[] for _ in sizes]

@@ -1,11 +1,11 @@
 """Clients at a chosen distance from the population: EMD = sum over classes of |p_k - p| (Zhao et al. 2018, 3.2)."""
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import require
+from fedexp.partition.sizes import dealt
 from fedexp.randomness import numpy_generator
 
 
@@ -23,7 +23,7 @@ def emd(
     shape=random draws how many classes lie above uniform, which, and by how much; shape=peak raises one
     class and lowers the others equally. `distribution` is the number of the draw for one seed.
     """
-    classes, labels = dataset.classes, dataset.train_y.numpy()
+    classes = dataset.classes
     largest = 2 * (1 - 1 / classes)
     require(
         0 <= target <= largest + 1e-9, "partition.target", target,
@@ -35,20 +35,13 @@ def emd(
         clients % classes == 0, "clients", clients,
         f"a distribution and its shifts need a multiple of the {classes} classes",
     )  # fmt: skip
-    size = _size(np.bincount(labels, minlength=classes), clients, per_client)
+    size = _size(np.bincount(dataset.train_y.numpy(), minlength=classes), clients, per_client)
     excess = round(target * size / 2)  # examples above uniform, and as many below
     if not np.isclose(2 * excess / size, target, rtol=0, atol=1e-9):
         print(f"fedexp: clients of {size} examples reach EMD {2 * excess / size:.6g}, not {target:g}; using that")
     random = numpy_generator(seed, "partition", distribution)
     counts = _counts(classes, size, excess, shape, random)
-    pools = [random.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
-    taken = np.zeros(classes, dtype=int)
-    parts = []
-    for client in range(clients):
-        own = np.roll(counts, client)
-        parts.append(np.concatenate([pools[label][taken[label] :][: own[label]] for label in range(classes)]))
-        taken += own
-    return [torch.from_numpy(part) for part in parts]
+    return dealt(dataset, [dict(enumerate(np.roll(counts, client))) for client in range(clients)], random)
 
 
 def _size(available: np.ndarray, clients: int, wanted: int | None) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedexp.errors import require
+from fedexp.partition.sizes import rounded
 from fedexp.randomness import numpy_generator
 
 
@@ -26,10 +27,7 @@ def thinned(parts: list[Tensor], labels: Tensor, alpha: float, seed: int) -> lis
 def _some(part: Tensor, labels: Tensor, keep: float, random: np.random.Generator) -> Tensor:
     """A share of the examples, and the same share of each label, rounded by largest remainder."""
     there, counts = np.unique(labels.numpy(), return_counts=True)
-    exact = counts * keep
-    kept = np.floor(exact).astype(int)
-    left = max(1, round(len(part) * keep)) - kept.sum()
-    kept[np.argsort(kept - exact, kind="stable")[:left]] += 1
+    kept = rounded(counts * keep, max(1, round(len(part) * keep)))
     order = random.permutation(len(part))
     chosen = [order[labels.numpy()[order] == label][:count] for label, count in zip(there, kept)]
     return part[torch.from_numpy(np.sort(np.concatenate(chosen)))]

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import require
+from fedexp.partition.sizes import shuffled_classes
 from fedexp.randomness import numpy_generator
 
 
@@ -16,14 +17,9 @@ def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> li
     if classes differ in size (as in MNIST, where equal parts of the sorted list would straddle classes).
     With one shard per client and as many clients as classes, client c holds class c, as in Zhao et al.
     """
-    labels, classes = dataset.train_y.numpy(), dataset.classes
+    classes = dataset.classes
     total = clients * per_client
-    require(
-        1 <= per_client <= classes,
-        "partition.per_client",
-        per_client,
-        f"must be from 1 to {classes} (classes)",
-    )
+    require(1 <= per_client <= classes, "partition.per_client", per_client, f"must be from 1 to {classes} (classes)")
     require(
         total >= classes, "clients", clients,
         f"{clients} x {per_client} shards leave some of the {classes} classes to no client; "
@@ -31,15 +27,13 @@ def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> li
     )  # fmt: skip
     random = numpy_generator(seed, "partition")
     cuts = np.full(classes, total // classes) + (np.arange(classes) < total % classes)
-    counts = np.bincount(labels, minlength=classes)
+    counts = np.bincount(dataset.train_y.numpy(), minlength=classes)
     poor = int(np.argmin(counts - cuts))
     require(
         counts[poor] >= cuts[poor], "clients", clients,
         f"class {poor} has {counts[poor]} examples for {cuts[poor]} shards; use fewer clients",
     )  # fmt: skip
-    pieces = [
-        np.array_split(random.permutation(np.flatnonzero(labels == label)), cuts[label]) for label in range(classes)
-    ]
+    pieces = [np.array_split(pool, count) for pool, count in zip(shuffled_classes(dataset, random), cuts)]
     owned = _deal(cuts, clients, per_client, random)
     return [torch.from_numpy(np.concatenate([pieces[label].pop() for label in own])) for own in owned]
 

@@ -1,9 +1,12 @@
-"""The number of examples of each client."""
+"""The number of examples of each client, and the examples of each class."""
 
 from math import inf
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedexp.data import Dataset
 from fedexp.errors import require
 
 MOST_TRIES = 10_000  # for a partition that is drawn until it fits; a draw takes milliseconds
@@ -21,8 +24,30 @@ def client_sizes(examples: int, clients: int, quantity_alpha: float | None, rand
     if quantity_alpha is None:
         return np.full(clients, examples // clients) + (np.arange(clients) < examples % clients)
     require(0 < quantity_alpha < inf, "partition.quantity_alpha", quantity_alpha, "must be above 0 and finite, or null")
-    share = random.dirichlet(np.full(clients, quantity_alpha)) * (examples - clients)
-    sizes = np.floor(share).astype(int)
-    short = examples - clients - sizes.sum()
-    sizes[np.argsort(sizes - share)[:short]] += 1
-    return sizes + 1
+    share = random.dirichlet(np.full(clients, quantity_alpha))
+    return rounded(share * (examples - clients), examples - clients) + 1
+
+
+def rounded(exact: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers that sum to `total`, from numbers that sum to about as much, by largest remainder."""
+    whole = np.floor(exact).astype(int)
+    whole[np.argsort(whole - exact, kind="stable")[: total - whole.sum()]] += 1
+    return whole
+
+
+def shuffled_classes(dataset: Dataset, random: np.random.Generator) -> list[np.ndarray]:
+    """The ids of each class's training examples, in random order."""
+    labels = dataset.train_y.numpy()
+    return [random.permutation(np.flatnonzero(labels == label)) for label in range(dataset.classes)]
+
+
+def dealt(dataset: Dataset, held: list[dict[int, int]], random: np.random.Generator) -> list[Tensor]:
+    """The ids of each client's examples, which are drawn without replacement: held[k] are the labels of client k, and
+    how many examples of each it holds."""
+    left = shuffled_classes(dataset, random)
+    parts = []
+    for own in held:
+        parts.append(torch.from_numpy(np.concatenate([left[label][:count] for label, count in own.items()])))
+        for label, count in own.items():
+            left[label] = left[label][count:]
+    return parts
