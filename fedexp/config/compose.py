@@ -4,6 +4,7 @@ import pickle
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -42,7 +43,10 @@ def composed(words: Sequence[str], composer: "Composer | None" = None) -> DictCo
         for override in composer.parse(words):
             key, _, values = override.input_line.partition("=")
             require(not override.is_sweep_override(), key, values, f"{one}: give a single value")
-        config = composer(words)
+        try:
+            config = composer.whole(words)
+        except Exception as error:
+            raise NoConfig(words, error) from error
     refuse_tables(config, f"{one}: give a run's own keys, e.g. paper=fedcat dataset=mnist partition=dir0.1")
     check(config)
     return config
@@ -222,7 +226,10 @@ class _Known:
 
 
 def apply(override: Override, config: DictConfig) -> None:
-    """Set, add or delete a key, as Hydra does after it has composed the groups."""
+    """Set, add or delete a key, as Hydra does after it has composed the groups; but + sets a key that is there as well:
+    of a sweep's options, some may have it."""
+    if override.is_add():
+        override = replace(override, type=OverrideType.FORCE_ADD)
     ConfigLoaderImpl._apply_overrides_to_config([override], config)
 
 
