@@ -4,7 +4,7 @@ import inspect
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
@@ -14,6 +14,7 @@ from torch import nn
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.compression.none import NoCompression
+from fedexp.config.bounds import hints
 from fedexp.config.schema import PARTS, arguments, of_fedexp, section
 from fedexp.data import Dataset
 from fedexp.engine import Context
@@ -77,8 +78,8 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
         else:
             own[name] = value
     constructor = get_object(target)
-    hints = get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
-    own = {name: str(value) if hints.get(name) is str else value for name, value in own.items()}  # a folder named 2024
+    types = hints(constructor)
+    own = {name: str(value) if types.get(name) is str else value for name, value in own.items()}  # a folder named 2024
     return constructor(**own, **given)
 
 

@@ -4,19 +4,20 @@ import hashlib
 import inspect
 import json
 import pickle
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from omegaconf import OmegaConf
 
+from fedexp.config.bounds import hints
 from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
 from fedexp.config.settings import Hardware, Local
+from fedexp.errors import ConfigError
 
 # Where a run is carried out and tracked, and what is written where and when.
 CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "pictures", "artifacts_every")
@@ -148,22 +149,12 @@ def _over(defaults: Mapping[str, Any], values: Mapping[str, Any], every: bool) -
 
 def _loaded(group: str, target: str) -> Any:
     """A constructor; modules that only the config names, not fedexp's own, are not imported for it."""
-    if target.startswith("fedexp."):
-        return _own(target)
-    return _resolved(target) if target.rpartition(".")[0] in sys.modules else None
-
-
-@cache
-def _own(target: str) -> Any:
-    return _resolved(target)
-
-
-def _resolved(target: str) -> Any:
-    try:
-        found = pkgutil.resolve_name(target)
-    except Exception:  # perhaps of another version: its settings are compared as written
+    if not target.startswith("fedexp.") and target.rpartition(".")[0] not in sys.modules:
         return None
-    return found if callable(found) else None
+    try:
+        return constructor(group, target)
+    except ConfigError:  # perhaps of another version: its settings are compared as written
+        return None
 
 
 @cache
@@ -181,13 +172,7 @@ def _defaults(target: Any) -> Plain:
 
 
 def _typed_values(target: Any, values: Mapping[str, Any]) -> Plain:
-    hints = _hints(target)
-    return {name: _typed(value, hints.get(name)) for name, value in values.items()}
-
-
-@cache
-def _hints(target: Any) -> dict[str, Any]:
-    return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    return {name: _typed(value, hints(target).get(name)) for name, value in values.items()}
 
 
 def _typed(value: Any, hint: Any) -> Any:
