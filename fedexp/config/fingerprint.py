@@ -3,12 +3,11 @@
 import hashlib
 import inspect
 import json
-import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -30,11 +29,6 @@ _EDITION = b"fedexp 2"  # since 0.2.0, where local.lr and local.momentum have ot
 _DEFAULTS: dict[str, Any] = {"targets": [], "reference": None, "reference_rounds": None}
 _MEASURES = {
     "divergence": "fedexp.measure.divergence.divergence", "cohort_emd": "fedexp.measure.skew.cohort_emd",
-}  # fmt: skip
-_STANDARD_PARTS = {
-    "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
-    "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
-    "system": "fedexp.system.none.Ideal",
 }  # fmt: skip
 
 Plain = dict[str, Any]
@@ -62,7 +56,7 @@ def relevant(config: Mapping[str, Any]) -> Plain:
     to another; it needs a new key instead, or a new edition, which renames all runs.
     """
     kept = _settings(config, constructor, every=False)
-    for part, standard in _STANDARD_PARTS.items():
+    for part, standard in PARTS.items():
         if kept[part] == {"_target_": standard}:
             del kept[part]
     return {key: value for key, value in kept.items() if value != {}}
@@ -106,33 +100,16 @@ def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
 
 
 def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -> Plain:
-    """A constructor and its arguments, those within it likewise. The runs of a sweep have most of their groups in
-    common, and each is gone through once."""
-    return dict(_remembered(group, pickle.dumps(node), _found(group, node, find), every))
-
-
-def _found(group: str, node: Mapping[str, Any], find: Find) -> tuple[tuple[str, Any], ...]:
-    """What the constructors of a group are, by their keys: its own first, then those within it."""
-    within = [pair for name, value in node.items() if _is_constructor(value)
-              for pair in _found(f"{group}.{name}", value, find)]  # fmt: skip
-    return (group, find(group, node["_target_"])), *within
-
-
-@lru_cache(maxsize=10_000)
-def _remembered(group: str, node: bytes, found: tuple[tuple[str, Any], ...], every: bool) -> Plain:
-    return _filled(group, pickle.loads(node), dict(found), every)
-
-
-def _filled(group: str, node: Mapping[str, Any], found: Mapping[str, Any], every: bool) -> Plain:
+    """A constructor and its arguments, those within it likewise."""
     given = {key: value for key, value in node.items() if key not in ("name", "_target_")}
-    target, defaults = found[group], dict(OF_FEDEXP.get(group, {}))
+    target, defaults = find(group, node["_target_"]), dict(OF_FEDEXP.get(group, {}))
     if target is not None:
         own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
         defaults, given = {**defaults, **own}, _typed_values(target, given)
     kept = _over(defaults, given, every)
     for name, value in kept.items():
-        if f"{group}.{name}" in found:
-            kept[name] = _filled(f"{group}.{name}", value, found, every)
+        if _is_constructor(value):
+            kept[name] = _constructed(f"{group}.{name}", value, find, every)
     return {"_target_": node["_target_"], **kept}
 
 

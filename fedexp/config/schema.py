@@ -19,7 +19,11 @@ from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
-PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")  # an algorithm's; likewise
+PARTS = {  # an algorithm's, likewise; and the constructor that each has unless another is chosen
+    "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
+    "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
+    "system": "fedexp.system.none.Ideal",
+}  # fmt: skip
 GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
     "dataset": set(),
     "partition": {"dataset", "clients", "seed"},
@@ -28,9 +32,8 @@ GIVEN = {  # what fedexp passes to each constructor besides the keys of its grou
 }
 _LONGEST_NAME = 100  # characters: several stand in a folder's name, which has at most 255 bytes
 _FOR_PEOPLE = ("name", "source")  # keys of a group that no constructor takes
-ADDED = {  # groups that configs of earlier versions lack, and their values for such configs
-    "system": {"name": "none", "_target_": "fedexp.system.none.Ideal"},
-}  # fmt: skip
+# Groups that configs of earlier versions lack, and their values for such configs.
+ADDED = {"system": {"name": "none", "_target_": PARTS["system"]}}
 OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads itself, and their defaults
     "partition": {"holdout": 0.0, "noise": 0.0, "quantity_skew": None},
     "model": {"pretrained": None},
