@@ -41,12 +41,7 @@ def fingerprint(config: Mapping[Any, Any]) -> str:
     Raises ConfigError for a constructor that cannot be imported.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
-    return fingerprint_of(plain)
-
-
-def fingerprint_of(config: Mapping[str, Any]) -> str:
-    """The same for a plain config."""
-    text = json.dumps(relevant(config), sort_keys=True)
+    text = json.dumps(relevant(plain), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=5, person=_EDITION).hexdigest()
 
 

@@ -118,12 +118,10 @@ def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
 
     Without a last value, a choice that the table lacks is an error.
     """
-    if value in table:
-        return table[value]
-    if not otherwise:
+    if value not in table and not otherwise:
         known = ", ".join(map(str, table))
         raise ValueError(f"there is no value for {value}, only for {known}; give this key yourself")
-    return otherwise[0]
+    return table.get(value, *otherwise)
 
 
 def called(target: str | None) -> str:
@@ -240,10 +238,9 @@ def _check_plain(value: Any, key: str) -> None:
 
 def _check_measures(config: dict[str, Any]) -> None:
     for name, path in config["measures"].items():
-        if path is None:
-            continue
-        found = located(f"measures.{name}", path)
-        require(callable(found), f"measures.{name}", path, "must name a function, e.g. package.module.name")
+        if path is not None:
+            found = located(f"measures.{name}", path)
+            require(callable(found), f"measures.{name}", path, "must name a function, e.g. package.module.name")
     rounds = config["reference_rounds"]
     require(
         rounds is None or config["reference"] is not None, "reference_rounds", rounds,
