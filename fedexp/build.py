@@ -4,7 +4,7 @@ import inspect
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.compression.none import NoCompression
+from fedexp.config.bounds import hints
 from fedexp.config.schema import PARTS, arguments, of_fedexp, section
 from fedexp.data import Dataset
 from fedexp.engine import Context
@@ -22,12 +22,8 @@ from fedexp.measure import Measure
 from fedexp.measure.reference import Reference
 from fedexp.models import Model, pretrained
 from fedexp.partition.quantity import thinned
-from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
-from fedexp.selection.uniform import Uniform
-from fedexp.server_optimizer.sgd import Sgd
-from fedexp.system.none import Ideal
 from fedexp.world import Noise, World
 
 _MOST_STEPS = 10**6  # local steps of a vectorized round, whose batches are laid out before it begins
@@ -38,8 +34,7 @@ _REFUSALS = (
 )  # fmt: skip
 _KINDS = {  # what the groups' constructors must give
     "dataset": Dataset, "partition": list, "model": nn.Module, "algorithm": FedAvg, "tracking": Tracker,
-    "selection": Uniform, "server_optimizer": Sgd, "compression": NoCompression, "privacy": NoPrivacy,
-    "system": Ideal,
+    **{part: get_object(standard) for part, standard in PARTS.items()},
 }  # fmt: skip
 
 
@@ -77,8 +72,8 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
         else:
             own[name] = value
     constructor = get_object(target)
-    hints = get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
-    own = {name: str(value) if hints.get(name) is str else value for name, value in own.items()}  # a folder named 2024
+    types = hints(constructor)
+    own = {name: str(value) if types.get(name) is str else value for name, value in own.items()}  # a folder named 2024
     return constructor(**own, **given)
 
 

@@ -7,7 +7,8 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
 from fedexp.errors import require
 
@@ -24,30 +25,6 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class AtLeast(Bound):
-    least: float
-
-    @property
-    def words(self) -> str:
-        return f"at least {self.least:g}"
-
-    def holds(self, value: Any) -> bool:
-        return value >= self.least
-
-
-@dataclass(frozen=True)
-class Above(Bound):
-    limit: float
-
-    @property
-    def words(self) -> str:
-        return f"above {self.limit:g}"
-
-    def holds(self, value: Any) -> bool:
-        return value > self.limit
-
-
-@dataclass(frozen=True)
 class Within(Bound):
     """From `low` to `high`; an open end is itself excluded."""
 
@@ -58,11 +35,21 @@ class Within(Bound):
 
     @property
     def words(self) -> str:
+        if self.high == math.inf:
+            return f"{'above' if self.open_below else 'at least'} {self.low:g}"
         return f"in {'(' if self.open_below else '['}{self.low:g}, {self.high:g}{')' if self.open_above else ']'}"
 
     def holds(self, value: Any) -> bool:
         above = value > self.low if self.open_below else value >= self.low
         return above and (value < self.high if self.open_above else value <= self.high)
+
+
+def AtLeast(least: float) -> Within:
+    return Within(least, math.inf)
+
+
+def Above(limit: float) -> Within:
+    return Within(limit, math.inf, open_below=True)
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,8 @@ def check_values(target: Any, values: Mapping[str, Any], group: str) -> None:
         key = f"{group}.{name}".lstrip(".")
         require(not isinstance(value, float) or math.isfinite(value), key, value, "must be finite")
         for bound in bounds:
-            require(_holds(bound, value), key, value, f"must be {bound.words}{_or_null(target, name)}")
+            or_null = ", or null" if type(None) in get_args(hints(target)[name]) else ""
+            require(_holds(bound, value), key, value, f"must be {bound.words}{or_null}")
 
 
 def check_fields(settings: Any, group: str) -> None:
@@ -104,7 +92,7 @@ def check_fields(settings: Any, group: str) -> None:
 def declared(target: Any) -> dict[str, list[Bound]]:
     """The bounds of each field of a class, or of each parameter of a function."""
     found = {}
-    for name, hint in _hints(target).items():
+    for name, hint in hints(target, include_extras=True).items():
         bounds = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bound)]
         if bounds:
             found[name] = bounds
@@ -118,12 +106,8 @@ def _holds(bound: Bound, value: Any) -> bool:
         return False
 
 
-def _hints(target: Any) -> dict[str, Any]:
-    own = get_type_hints(target, include_extras=True)
-    return own if inspect.isclass(target) else {name: hint for name, hint in own.items() if name != "return"}
-
-
-def _or_null(target: Any, name: str) -> str:
-    hint = _hints(target)[name]
-    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return ", or null" if type(None) in get_args(inner) else ""
+@cache
+def hints(target: Any, include_extras: bool = False) -> dict[str, Any]:
+    """The types of a function's parameters, or of those of a class's constructor; their bounds are the extras."""
+    found = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=include_extras)
+    return {name: hint for name, hint in found.items() if name != "return"}

@@ -4,20 +4,21 @@ import pickle
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
-from fedexp.config.schema import check
+from fedexp.config.schema import check, flat
 from fedexp.errors import ConfigError, require
 
 
@@ -131,8 +132,13 @@ class Composer:
         where they set more than single values, or where they compose to nothing: __call__ tells.
         """
         choices, values = self._split(words)
+        if any(each.type is not OverrideType.CHANGE or "$" in each.input_line for each in values):
+            return None
         if choices not in self._plain:
-            self._plain[choices] = self._known(choices)
+            try:
+                self._plain[choices] = _Known(self._base(choices))
+            except Exception:  # there is no config, or it does not resolve without further values
+                self._plain[choices] = None
         known = self._plain[choices]
         if known is None:
             return None
@@ -141,19 +147,13 @@ class Composer:
             found = known.value(override)
             if found is None:
                 return None
+            parents, last, value = found
             node = plain
-            for name in found.parents:
+            for name in parents:
                 node[name] = dict(node[name])
                 node = node[name]
-            node[found.name] = found.value
+            node[last] = value
         return plain
-
-    def _known(self, choices: tuple[str, ...]) -> "_Known | None":
-        """The groups' own config; None where there is none, or it does not resolve without further values."""
-        try:
-            return _Known(self._base(choices))
-        except Exception:
-            return None
 
     def _split(self, words: Sequence[str]) -> tuple[tuple[str, ...], list[Override]]:
         """The choices of groups, as words, and the overrides of keys."""
@@ -195,65 +195,53 @@ class _Known:
     """
 
     def __init__(self, config: DictConfig) -> None:
-        written = yaml.safe_dump(OmegaConf.to_container(config))
-        lines = [line for line in written.splitlines() if "$" in line]
-        self.words = {*re.findall(r"\w+", " ".join(lines))}
+        unresolved: Any = OmegaConf.to_container(config)
+        written = [f"{key.rpartition('.')[2]}: {value}" for key, value in flat(unresolved).items()]
+        self.words = {*re.findall(r"\w+", " ".join(line for line in written if "$" in line))}
         self.plain: Any = OmegaConf.to_container(config, resolve=True)
         self._config = config  # where values are set and read back; what they were before has no effect on that
-        self._values: dict[str, _Value | None] = {}
+        self._values: dict[str, tuple[list[str], str, Any] | None] = {}
 
-    def value(self, override: Override) -> "_Value | None":
-        """What an override sets, converted as the schema asks. None where it does more than change a single value that
-        is there, where an interpolation can be about it, or where it is not possible."""
+    def value(self, override: Override) -> tuple[list[str], str, Any] | None:
+        """The place of the value that an override changes, its parents and its name, and the value, converted as the
+        schema asks. None where it does more than change a single value that is there, where an interpolation can be
+        about it, or where it is not possible."""
         line = override.input_line
         if line not in self._values:
-            self._values[line] = self._set(override) if self._stands_alone(override) else None
+            try:
+                self._values[line] = self._changed(override)
+            except Exception:  # whatever it is, __call__ meets it again and says it
+                self._values[line] = None
         return self._values[line]
 
-    def _stands_alone(self, override: Override) -> bool:
-        plainly = override.type is OverrideType.CHANGE and "$" not in override.input_line
-        return plainly and not self.words & {*override.key_or_group.split(".")}
-
-    def _set(self, override: Override) -> "_Value | None":
-        *parents, last = override.key_or_group.split(".")
-        try:
-            if isinstance(override.value(), dict) or OmegaConf.is_dict(
-                OmegaConf.select(self._config, override.key_or_group)
-            ):
-                return None
-            apply(override, self._config)
-            node: Any = self._config
-            for name in parents:
-                node = node[name]
-            value = node[last]
-        except Exception:  # whatever it is, __call__ meets it again and says it
+    def _changed(self, override: Override) -> tuple[list[str], str, Any] | None:
+        key = override.key_or_group
+        *parents, last = key.split(".")
+        nested = isinstance(override.value(), dict) or OmegaConf.is_dict(OmegaConf.select(self._config, key))
+        if nested or self.words & {*parents, last}:
             return None
-        return _Value(parents, last, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value)
-
-
-class _Value(NamedTuple):
-    """A plain value and its place."""
-
-    parents: list[str]
-    name: str
-    value: Any
+        apply(override, self._config)
+        value = OmegaConf.select(self._config, key, throw_on_missing=True)
+        return parents, last, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def apply(override: Override, config: DictConfig) -> None:
-    """Set, add or delete a key, as Hydra does after it has composed the groups."""
-    key = override.key_or_group
-    if override.type is not OverrideType.DEL:
-        adds = override.type in (OverrideType.ADD, OverrideType.FORCE_ADD)
-        OmegaConf.update(config, key, override.value(), merge=True, force_add=adds)
-        return
-    parent, _, last = key.rpartition(".")
-    with open_dict(config):
-        del OmegaConf.select(config, parent, throw_on_missing=True)[last]
+    """Set, add or delete a key, as Hydra does after it has composed the groups; but + sets a key that is there as well:
+    of a sweep's options, some may have it."""
+    if override.is_add():
+        override = replace(override, type=OverrideType.FORCE_ADD)
+    ConfigLoaderImpl._apply_overrides_to_config([override], config)
 
 
 def first_line(error: BaseException) -> str:
     """The first line of the deepest cause's message."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    error = deepest(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def deepest(error: BaseException) -> BaseException:
+    """The error that all others came of."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -4,17 +4,16 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config import launch
-from fedexp.config.compose import CONF, NoConfig
+from fedexp.config.compose import CONF, NoConfig, deepest
 from fedexp.config.options import elsewhere
 from fedexp.config.words import check_words
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, shown
@@ -41,51 +40,49 @@ def say(error: Exception, words: Sequence[str] = ()) -> int:
     return getattr(error, "exit_code", ConfigError.exit_code)
 
 
-def explain(error: Exception, words: Sequence[str], conf: Path = CONF) -> str:
+def explain(error: Exception, words: Sequence[str]) -> str:
     """What is wrong with the command line `words`, given the error that composing it raised."""
     if isinstance(error, OverrideParseException):
         return _unreadable(error)
     overrides = [word for word in words if "=" in word and not word.startswith("-")]
-    groups = {path.relative_to(conf).as_posix(): path for path in conf.rglob("*") if path.is_dir()}
+    groups = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}
     if missing := _missing_option(error, overrides):
         return missing
     lacking = re.search(r"Could not find '(\w+)/(\w+)/(\w+)'", str(error))
     if lacking and lacking[1] != "hydra":
         group, paper, choice = lacking.groups()
-        known = [path.stem for path in (conf / group / paper).glob("*.yaml")]
+        known = [path.stem for path in (CONF / group / paper).glob("*.yaml")]
         return f"paper={paper}: gives no {group} for {choice}; name one with {group}=NAME; {nearest(choice, known)}"
-    detail = _deepest(error)
-    keys = _known_keys(overrides, groups, conf)
+    detail = str(deepest(error))
+    keys = _known_keys(overrides, groups)
     for word in overrides:
         name, value = _name(word), _value(word)
-        unknown = bool(keys) and name not in keys and name not in groups and not name.startswith("hydra")
-        group = name.partition(".")[0]
+        if not keys or name in keys or name in groups or word.startswith("+") or name.startswith("hydra"):
+            continue
+        given, group = f"{name}={shown(value)}", name.partition(".")[0]
         chosen = group not in ("table", "scale") and any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
-        if unknown and not word.startswith("+") and group in groups and chosen:
-            given = f"{name}={shown(value)}"
+        if group in groups and chosen:
             return f"{given}: each run of the sweep chooses its {group}; to set the key in all of them: ++{given}"
-        if unknown and not word.startswith("+"):
-            return f"{name}={shown(value)}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}"
+        return f"{given}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}"
     key = re.search(r"full_key: (\S+)", detail)
     file = re.match(r"In '(.+?)': ConfigKeyError", detail)
     if key and file:
         return f"{key[1]}: no such key, in {file[1]}.yaml; {_nearest_key(key[1], keys)}"
     if key:
-        named = dict(word.lstrip("+~").split("=", 1) for word in overrides)
-        value = named.get(key[1], "")
-        return f"{key[1]}={shown(value)}: {detail.splitlines()[0]}"
+        named = {_name(word): _value(word) for word in overrides}
+        return f"{key[1]}={shown(named.get(key[1], ''))}: {detail.splitlines()[0]}"
     said = " ".join(detail.split())
     about, _, _ = said.partition(", possible interpolation keys:")  # Hydra then lists every group
     if any(_name(word) in about for word in overrides):
         return said
-    culprit = _culprit(overrides, conf)
+    culprit = _culprit(overrides)
     return said if culprit is None else f"{_name(culprit)}={shown(_value(culprit))}: {said}"
 
 
-def _culprit(overrides: list[str], conf: Path) -> str | None:
+def _culprit(overrides: list[str]) -> str | None:
     """The first override that cannot be composed with those before it; None where all can."""
     low, high = 0, len(overrides) + 1  # the first `low` overrides compose; the first `high` do not
-    with _composing(conf):
+    with _composing():
         while high - low > 1:
             middle = (low + high) // 2
             try:
@@ -118,30 +115,24 @@ def _missing_option(error: BaseException | None, overrides: list[str]) -> str | 
     return f"{group}={shown(option)}: no such option; {nearest(option, error.options or [])}" if named else None
 
 
-def _deepest(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error)
-
-
-def _known_keys(overrides: list[str], groups: dict[str, Path], conf: Path) -> list[str]:
+def _known_keys(overrides: list[str], groups: set[str]) -> list[str]:
     """All keys of the config that the valid group choices among the overrides give."""
     choices = []
     for word in overrides:
-        name, value = word.lstrip("+").split("=", 1)
-        if name in groups and (groups[name] / f"{value}.yaml").exists():
+        name, _, value = word.lstrip("+").partition("=")
+        if name in groups and (CONF / name / f"{value}.yaml").exists():
             choices.append(word)
     try:
-        with _composing(conf):
-            return _flatten(compose("config", overrides=choices))
+        with _composing():
+            return _names(OmegaConf.to_container(compose("config", overrides=choices)))
     except HydraException:
         return []
 
 
-def _composing(conf: Path) -> initialize_config_dir:
-    """Within this context Hydra composes from `conf`, even if it was initialised before."""
+def _composing() -> initialize_config_dir:
+    """Within this context Hydra composes, even if it was initialised before."""
     GlobalHydra.instance().clear()
-    return initialize_config_dir(str(conf), version_base="1.3")
+    return initialize_config_dir(str(CONF), version_base="1.3")
 
 
 def _name(word: str) -> str:
@@ -159,13 +150,11 @@ def _nearest_key(name: str, keys: list[str]) -> str:
     return nearest(last, siblings) if siblings else nearest(name, keys)
 
 
-def _flatten(node: DictConfig, prefix: str = "") -> list[str]:
-    names: list[str] = []
-    for name in map(str, node):
-        names.append(f"{prefix}{name}")
-        if OmegaConf.is_interpolation(node, name):
-            continue
-        child = OmegaConf.select(node, name, throw_on_missing=False)
-        if isinstance(child, DictConfig):
-            names.extend(_flatten(child, f"{prefix}{name}."))
+def _names(node: Any, before: str = "") -> list[str]:
+    """The names of all keys of nested dicts, those of the dicts among them."""
+    names = []
+    for name, value in node.items():
+        names.append(f"{before}{name}")
+        if isinstance(value, dict):
+            names += _names(value, f"{before}{name}.")
     return names

@@ -3,20 +3,20 @@
 import hashlib
 import inspect
 import json
-import pickle
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from omegaconf import OmegaConf
 
+from fedexp.config.bounds import hints
 from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
 from fedexp.config.settings import Hardware, Local
+from fedexp.errors import ConfigError
 
 # Where a run is carried out and tracked, and what is written where and when.
 CIRCUMSTANCES = ("hardware", "tracking", "output_root", "checkpoint_seconds", "pictures", "artifacts_every")
@@ -30,11 +30,6 @@ _DEFAULTS: dict[str, Any] = {"targets": [], "reference": None, "reference_rounds
 _MEASURES = {
     "divergence": "fedexp.measure.divergence.divergence", "cohort_emd": "fedexp.measure.skew.cohort_emd",
 }  # fmt: skip
-_STANDARD_PARTS = {
-    "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
-    "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
-    "system": "fedexp.system.none.Ideal",
-}  # fmt: skip
 
 Plain = dict[str, Any]
 Find = Callable[[str, str], Any]  # (a group, its _target_) to the constructor, or None
@@ -46,12 +41,7 @@ def fingerprint(config: Mapping[Any, Any]) -> str:
     Raises ConfigError for a constructor that cannot be imported.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
-    return fingerprint_of(plain)
-
-
-def fingerprint_of(config: Mapping[str, Any]) -> str:
-    """The same for a plain config."""
-    text = json.dumps(relevant(config), sort_keys=True)
+    text = json.dumps(relevant(plain), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=5, person=_EDITION).hexdigest()
 
 
@@ -61,7 +51,7 @@ def relevant(config: Mapping[str, Any]) -> Plain:
     to another; it needs a new key instead, or a new edition, which renames all runs.
     """
     kept = _settings(config, constructor, every=False)
-    for part, standard in _STANDARD_PARTS.items():
+    for part, standard in PARTS.items():
         if kept[part] == {"_target_": standard}:
             del kept[part]
     return {key: value for key, value in kept.items() if value != {}}
@@ -105,33 +95,16 @@ def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
 
 
 def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -> Plain:
-    """A constructor and its arguments, those within it likewise. The runs of a sweep have most of their groups in
-    common, and each is gone through once."""
-    return dict(_remembered(group, pickle.dumps(node), _found(group, node, find), every))
-
-
-def _found(group: str, node: Mapping[str, Any], find: Find) -> tuple[tuple[str, Any], ...]:
-    """What the constructors of a group are, by their keys: its own first, then those within it."""
-    within = [pair for name, value in node.items() if _is_constructor(value)
-              for pair in _found(f"{group}.{name}", value, find)]  # fmt: skip
-    return (group, find(group, node["_target_"])), *within
-
-
-@lru_cache(maxsize=10_000)
-def _remembered(group: str, node: bytes, found: tuple[tuple[str, Any], ...], every: bool) -> Plain:
-    return _filled(group, pickle.loads(node), dict(found), every)
-
-
-def _filled(group: str, node: Mapping[str, Any], found: Mapping[str, Any], every: bool) -> Plain:
+    """A constructor and its arguments, those within it likewise."""
     given = {key: value for key, value in node.items() if key not in ("name", "_target_")}
-    target, defaults = found[group], dict(OF_FEDEXP.get(group, {}))
+    target, defaults = find(group, node["_target_"]), dict(OF_FEDEXP.get(group, {}))
     if target is not None:
         own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
         defaults, given = {**defaults, **own}, _typed_values(target, given)
     kept = _over(defaults, given, every)
     for name, value in kept.items():
-        if f"{group}.{name}" in found:
-            kept[name] = _filled(f"{group}.{name}", value, found, every)
+        if _is_constructor(value):
+            kept[name] = _constructed(f"{group}.{name}", value, find, every)
     return {"_target_": node["_target_"], **kept}
 
 
@@ -148,22 +121,12 @@ def _over(defaults: Mapping[str, Any], values: Mapping[str, Any], every: bool) -
 
 def _loaded(group: str, target: str) -> Any:
     """A constructor; modules that only the config names, not fedexp's own, are not imported for it."""
-    if target.startswith("fedexp."):
-        return _own(target)
-    return _resolved(target) if target.rpartition(".")[0] in sys.modules else None
-
-
-@cache
-def _own(target: str) -> Any:
-    return _resolved(target)
-
-
-def _resolved(target: str) -> Any:
-    try:
-        found = pkgutil.resolve_name(target)
-    except Exception:  # perhaps of another version: its settings are compared as written
+    if not target.startswith("fedexp.") and target.rpartition(".")[0] not in sys.modules:
         return None
-    return found if callable(found) else None
+    try:
+        return constructor(group, target)
+    except ConfigError:  # perhaps of another version: its settings are compared as written
+        return None
 
 
 @cache
@@ -181,13 +144,7 @@ def _defaults(target: Any) -> Plain:
 
 
 def _typed_values(target: Any, values: Mapping[str, Any]) -> Plain:
-    hints = _hints(target)
-    return {name: _typed(value, hints.get(name)) for name, value in values.items()}
-
-
-@cache
-def _hints(target: Any) -> dict[str, Any]:
-    return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    return {name: _typed(value, hints(target).get(name)) for name, value in values.items()}
 
 
 def _typed(value: Any, hint: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import cast
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -45,5 +46,5 @@ def _change(config: DictConfig, override: Override) -> None:
     require(key not in (*GROUPS, *PARTS), key, value, f"cannot be chosen anew; give its own keys, {key}.KEY=VALUE")
     try:
         apply(override, config)
-    except OmegaConfBaseException as error:
+    except HydraException as error:
         raise ConfigError(key, value, first_line(error)) from error

@@ -7,19 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache, lru_cache
 from math import isfinite
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values
+from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values, hints
 from fedexp.config.options import elsewhere
 from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
-PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")  # an algorithm's; likewise
+PARTS = {  # an algorithm's, likewise; and the constructor that each has unless another is chosen
+    "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
+    "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
+    "system": "fedexp.system.none.Ideal",
+}  # fmt: skip
 GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
     "dataset": set(),
     "partition": {"dataset", "clients", "seed"},
@@ -28,9 +32,8 @@ GIVEN = {  # what fedexp passes to each constructor besides the keys of its grou
 }
 _LONGEST_NAME = 100  # characters: several stand in a folder's name, which has at most 255 bytes
 _FOR_PEOPLE = ("name", "source")  # keys of a group that no constructor takes
-ADDED = {  # groups that configs of earlier versions lack, and their values for such configs
-    "system": {"name": "none", "_target_": "fedexp.system.none.Ideal"},
-}  # fmt: skip
+# Groups that configs of earlier versions lack, and their values for such configs.
+ADDED = {"system": {"name": "none", "_target_": PARTS["system"]}}
 OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads itself, and their defaults
     "partition": {"holdout": 0.0, "noise": 0.0, "quantity_skew": None},
     "model": {"pretrained": None},
@@ -115,12 +118,10 @@ def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
 
     Without a last value, a choice that the table lacks is an error.
     """
-    if value in table:
-        return table[value]
-    if not otherwise:
+    if value not in table and not otherwise:
         known = ", ".join(map(str, table))
         raise ValueError(f"there is no value for {value}, only for {known}; give this key yourself")
-    return otherwise[0]
+    return table.get(value, *otherwise)
 
 
 def called(target: str | None) -> str:
@@ -188,13 +189,20 @@ def _plain(config: DictConfig, resolve: bool) -> dict[str, Any]:
     return found
 
 
-def check_plain_keys(config: dict[str, Any]) -> None:
+def check_plain_keys(config: dict[str, Any], schema: type = Settings, before: str = "") -> None:
     """Raise ConfigError for a key that the schema lacks (+ and ++ can add one, but nothing would read it), and for a
     key of the schema that has been removed (~).
 
     The keys within groups depend on their constructors: see check_arguments.
     """
-    _check_keys(config, Settings, "")
+    known = hints(schema)
+    for name, value in config.items():
+        if name not in known:
+            raise ConfigError(f"{before}{name}", value, f"no such key; {nearest(str(name), known)}")
+        if is_dataclass(known[name]) and isinstance(value, dict):
+            check_plain_keys(value, known[name], f"{before}{name}.")
+    for name in known:
+        require(name in config, f"{before}{name}", None, "must be given")
 
 
 def lacking(config: Any) -> list[str]:
@@ -209,17 +217,6 @@ def lacking(config: Any) -> list[str]:
                if group not in absent and not isinstance(config[group].get("_target_"), str)]  # fmt: skip
     numbers = ("clients", "clients_per_round", "rounds", "seed")
     return absent + [name for name in numbers if not isinstance(config.get(name), int)]
-
-
-def _check_keys(node: dict[str, Any], schema: type, before: str) -> None:
-    known = _types(schema)
-    for name, value in node.items():
-        if name not in known:
-            raise ConfigError(f"{before}{name}", value, f"no such key; {nearest(str(name), known)}")
-        if is_dataclass(known[name]) and isinstance(value, dict):
-            _check_keys(value, known[name], f"{before}{name}.")
-    for name in known:
-        require(name in node, f"{before}{name}", None, "must be given")
 
 
 def _check_plain(value: Any, key: str) -> None:
@@ -239,17 +236,11 @@ def _check_plain(value: Any, key: str) -> None:
         require(abs(value) < 2**63, key, value, "must be a number of at most 63 bits")
 
 
-@cache
-def _types(schema: Any) -> dict[str, Any]:
-    return get_type_hints(schema)
-
-
 def _check_measures(config: dict[str, Any]) -> None:
     for name, path in config["measures"].items():
-        if path is None:
-            continue
-        found = located(f"measures.{name}", path)
-        require(callable(found), f"measures.{name}", path, "must name a function, e.g. package.module.name")
+        if path is not None:
+            found = located(f"measures.{name}", path)
+            require(callable(found), f"measures.{name}", path, "must name a function, e.g. package.module.name")
     rounds = config["reference_rounds"]
     require(
         rounds is None or config["reference"] is not None, "reference_rounds", rounds,
@@ -348,19 +339,19 @@ def _of_fedexp(path: str) -> Any:
 
 def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
     """OmegaConf's own conversion rules, against the constructor's type hints."""
-    hints = _types(target.__init__ if inspect.isclass(target) else target)
     for name, value in own.items():
+        hint = hints(target).get(name, Any)
         if isinstance(value, dict) and "_target_" in value:
             continue
-        if isinstance(value, str) and is_dataclass(hints.get(name)):
+        if isinstance(value, str) and is_dataclass(hint):
             choice = f"{group.split('.')[0]}@{group}.{name}={value}"
             raise ConfigError(f"{group}.{name}", value, f"is an option with keys of its own; choose it by {choice}")
-        if isinstance(value, dict) and is_dataclass(hints.get(name)):
+        if isinstance(value, dict) and is_dataclass(hint):
             raise ConfigError(f"{group}.{name}._target_", None, "must name a class or function")
-        if hints.get(name) is bool:
+        if hint is bool:
             require(isinstance(value, bool), f"{group}.{name}", value, "must be true or false")
         plain = isinstance(value, str | int | float | None)  # a list has no hash to be known by
-        refused = (_refused if plain else _refused.__wrapped__)(name, hints.get(name, Any), value)
+        refused = (_refused if plain else _refused.__wrapped__)(name, hint, value)
         if refused is not None:
             raise ConfigError(f"{group}.{name}", value, str(refused).splitlines()[0]) from refused
 

@@ -12,8 +12,6 @@ from fedexp.errors import ConfigError, require
 if TYPE_CHECKING:
     import torch
 
-OPTIMIZERS = ("sgd", "adam")
-
 
 @dataclass(frozen=True)
 class Local:
@@ -33,7 +31,7 @@ class Local:
     lr_decay: Annotated[float, Within(0, 1, open_below=True)] = 1.0
     max_grad_norm: Annotated[float | None, Above(0)] = None
     drop_last: bool = False
-    optimizer: Annotated[str, OneOf(*OPTIMIZERS)] = "sgd"
+    optimizer: Annotated[str, OneOf("sgd", "adam")] = "sgd"
 
     def __post_init__(self) -> None:
         check_fields(self, "local")

@@ -1,10 +1,10 @@
 """Checks of a command line's words, before a config is composed from them."""
 
 import argparse
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -67,7 +67,7 @@ def _check_choice(group: str, given: str, option: str) -> None:
     Hydra would show a traceback; and for `~algorithm`, since other choices depend on the group.
     """
     folder = CONF / group.lstrip("~").partition("@")[0]
-    if not group.lstrip("~") or not _is_folder(folder):
+    if not group.lstrip("~") or not os.path.isdir(folder):  # False for a name that no path can have, too
         return
     require(not group.startswith("~"), group, option, f"cannot be left out; choose an option: {group[1:]}=NAME")
     if not given:
@@ -75,10 +75,3 @@ def _check_choice(group: str, given: str, option: str) -> None:
     if _NO_NAME.fullmatch(option) or option[:1] in ("[", "{"):
         known = sorted(path.stem for path in folder.glob("*.yaml"))
         raise ConfigError(group, option, f"names no option; {nearest(option, known)}")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name that is too long or has characters that no path can have
-        return False

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.compose import Composer, NoConfig, lists, word
-from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint_of
+from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint
 from fedexp.config.schema import GIVEN, GROUPS, PARTS, check_names, check_plain_keys
 from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
@@ -162,7 +162,7 @@ def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> J
         check_plain_keys(plain)  # one mistake, not one of every run
         for group in GROUPS:
             check_names(group, plain[group], GIVEN[group])
-        return Job(name, words, plain, make=partial(compose, words), fingerprint=fingerprint_of(plain))
+        return Job(name, words, plain, make=partial(compose, words), fingerprint=fingerprint(plain))
     except ConfigError as error:
         return Job(name, words, None, error)
     except OmegaConfBaseException as error:
