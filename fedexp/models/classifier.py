@@ -38,6 +38,8 @@ class Model:
         self.weights = [name for name, value in net.named_parameters() if value.requires_grad]
         frozen_weights = [name for name, value in net.named_parameters() if not value.requires_grad]
         self.buffers = [*frozen_weights, *(name for name, _ in net.named_buffers())]
+        places = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
+        self.tied = len(places) > len(self.weights) + len(self.buffers)  # looking for tied weights takes time per call
 
     @property
     def splits(self) -> bool:
@@ -83,4 +85,4 @@ class Model:
 
     def _call(self, params: Params, training: bool, *arguments: Any) -> Tensor:
         with nullcontext() if training else frozen():
-            return functional_call(self.net, params, arguments)
+            return functional_call(self.net, params, arguments, tie_weights=self.tied)
