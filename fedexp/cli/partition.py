@@ -25,7 +25,8 @@ def main(words: list[str]) -> None:
     console = Console()
     fits = _width(columns) <= console.width
     header = columns.columns if fits else ["examples of class:count"]
-    title = f"{config.partition.name} of {config.dataset.name}: {world.clients} clients, mean EMD "
+    names = [str(config[group].get("name", "own")) for group in ("partition", "dataset")]
+    title = f"{' of '.join(names)}: {world.clients} clients, mean EMD "
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}{mean_emd(world.label_counts):.3f}")
     table.add_column("client", justify="right", no_wrap=True)
     for name in header:

@@ -125,7 +125,7 @@ class Recorder:
     def _partition_title(self) -> str:
         """Data set, partition, mean EMD, and numbers of examples and clients."""
         config, counts = self.config, self.world.label_counts
-        name, alpha = str(config.partition.name), config.partition.get("alpha")
+        name, alpha = str(config.partition.get("name", "own")), config.partition.get("alpha")
         told = "" if alpha is None or f"{alpha:g}" in name or str(alpha) in name else f", alpha {alpha:g}"
         held = f"{int(counts.sum()):,} examples, {len(counts)} clients"
         return f"{data_used(config.dataset)}, {name}{told}, mean EMD {mean_emd(counts):.2f}\n{held}"

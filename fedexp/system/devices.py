@@ -52,11 +52,11 @@ class Devices(Ideal):
     partial_work: Annotated[str, OneOf("aggregate", "drop")] = "aggregate"
     deadline: Annotated[float | None, Above(0)] = None
     seconds_per_example: Annotated[float, AtLeast(0)] = 0.005
-    speed_spread: Annotated[float, AtLeast(0)] = 0.6
+    speed_spread: Annotated[float, Within(0, 10)] = 0.6
     bandwidth: Annotated[float, Above(0)] = 1e6
-    bandwidth_spread: Annotated[float, AtLeast(0)] = 1.0
+    bandwidth_spread: Annotated[float, Within(0, 10)] = 1.0
     upload_ratio: Annotated[float, Above(0)] = 0.25
-    jitter: Annotated[float, AtLeast(0)] = 0.0
+    jitter: Annotated[float, Within(0, 10)] = 0.0
 
     clock = True
 

@@ -2,7 +2,9 @@
 
 import torch
 from matplotlib.collections import PathCollection
+from program import only_folder, run
 
+from fedexp.cli import carry_out
 from fedexp.record import confusion, partition
 
 
@@ -29,6 +31,13 @@ def test_a_partition_s_bubbles_have_a_legend_of_sizes_and_whole_ticks():
     assert len(bubbles.get_offsets()) == int((counts(4, 3) > 0).sum())
     largest = max(handle.get_sizes()[0] for handle in legend.legend_handles)
     assert largest / max(bubbles.get_sizes()) * 95 == 90
+
+
+def test_a_partition_without_a_name_is_one_s_own(monkeypatch, tmp_path, capfd):
+    assert run(monkeypatch, tmp_path, "~partition.name", "pictures=true", "rounds=1") == 0
+    assert (only_folder(tmp_path) / "partition.png").exists()
+    assert carry_out("partition", ["~partition.name"]) == 0
+    assert "own of digits" in capfd.readouterr().out
 
 
 def test_a_large_partition_is_a_map():
