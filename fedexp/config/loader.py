@@ -1,7 +1,8 @@
 """Hydra's composing of groups for many choices in one process: what it would read and parse for each anew is kept."""
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -31,7 +32,10 @@ class Loader(ConfigLoaderImpl):
         self.validate_sweep_overrides_legal(overrides, run_mode=RunMode.RUN, from_shell=False)
         files = CachingConfigRepository(self._files)
         self._process_config_searchpath("config", overrides, files)
-        found = defaults_list.create_defaults_list(files, "config", overrides, prepend_hydra=False, skip_missing=False)
+        with _fewer_maps():
+            found = defaults_list.create_defaults_list(
+                files, "config", overrides, prepend_hydra=False, skip_missing=False
+            )
         config = self._compose_config_from_defaults_list(found.defaults, files)
         OmegaConf.set_struct(config, True)
         self._apply_overrides_to_config(found.config_overrides, config)
@@ -65,14 +69,21 @@ class _Files(ConfigRepository):
         return found
 
 
-def _choices_where_used(overrides: Any, defaults: list[InputDefault], self_added: bool) -> DictConfig | None:
-    """All choices so far, for the interpolations among a file's defaults. Hydra makes this map for every file and adds
-    all defaults to it, in a fifth of the time of composing; few files have any, and none refers to those."""
-    used = any(each.is_interpolation() for each in defaults)
-    return OmegaConf.create(overrides.known_choices) if used else None
+@contextmanager
+def _fewer_maps() -> Iterator[None]:
+    """Within this context Hydra makes the map of all choices so far, for interpolations among a file's defaults, only
+    where a file has any. It makes it for every file and adds all defaults to it, a fifth of the time of composing."""
+    before = defaults_list._create_interpolation_map
 
+    def where_used(overrides: Any, defaults: list[InputDefault], self_added: bool) -> Any:
+        used = any(each.is_interpolation() for each in defaults)
+        return before(overrides, defaults, self_added) if used else None
 
-defaults_list._create_interpolation_map = _choices_where_used  # type: ignore[assignment]
+    defaults_list._create_interpolation_map = where_used  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        defaults_list._create_interpolation_map = before
 
 
 def _is_of_hydra(default: InputDefault) -> bool:
