@@ -151,6 +151,7 @@ class LocalTraining:
                 if local.max_grad_norm is not None:
                     grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
             optimizer.step(tensors, [grads[name] for name in weights])
+            del found, grads  # so that the next step's gradients lie in the same memory, which is in the cache
             params.update(statistics)
             total = total + loss.detach()
             if self.stopped():
