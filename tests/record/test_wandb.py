@@ -129,9 +129,10 @@ def tracked(monkeypatch, tmp_path, capfd):
     def found(*words, **environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        wandb.teardown()
+        wandb.teardown()  # of an earlier test's
         assert run(monkeypatch, tmp_path, *FEW, "rounds=1", *words) == 0
         assert result(tmp_path)["status"] == "finished"
+        wandb.teardown()  # waits until wandb's own process has written all of its file
         for file in only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb"):
             head = wandb_file.read(file)["run"][0]
             return head.project, head.entity, head.run_group
