@@ -3,8 +3,9 @@ where CUDA's may, and what crosses between the two is counted."""
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fedexp
 
 _PACKAGE = fedexp.__path__[0]
+_CPU = torch.device("cpu")
 DEVICE = torch.device("lazy", 0)  # a name that PyTorch knows, of a device that computes nothing here
 _aten = torch.ops.aten
 _TO_NUMBERS = {_aten._local_scalar_dense.default, _aten.equal.default}
@@ -25,6 +27,7 @@ _WAITED_FOR = _TO_NUMBERS | _OF_UNKNOWN_SIZE
 _BY_INDEX = {
     _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default,
 }  # fmt: skip
+_BENEATH = {torch.tensor, torch.as_tensor, torch.Tensor.new_tensor, torch.Tensor.tolist, torch.Tensor.numpy}
 
 
 @contextmanager
@@ -74,10 +77,11 @@ class _Made(TorchFunctionMode):
         self.crossings = crossings
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        named = dict(named or {})
+        named = named or {}
+        if function not in _BENEATH:
+            return function(*arguments, **named)
         if function in (torch.tensor, torch.as_tensor) and _is_remote(named.get("device")):
-            del named["device"]
-            return function(*arguments, **named).to(DEVICE)
+            return function(*arguments, **{**named, "device": "cpu"}).to(DEVICE)
         if function is torch.Tensor.new_tensor and isinstance(arguments[0], Remote):
             return torch.tensor(arguments[1], dtype=named.get("dtype") or arguments[0].dtype).to(DEVICE)
         if function is torch.Tensor.tolist and isinstance(arguments[0], Remote):
@@ -94,23 +98,28 @@ class _Dispatch(TorchDispatchMode):
         self.crossings = crossings
 
     def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        tensors: list[torch.Tensor] = []
+        here = tuple([_here(each, tensors) for each in arguments])
         named = named or {}
-        stays = self._stays(operation, arguments, named)
-        here, named_here = _here(arguments), _here(named)
+        named_here = {name: _here(each, tensors) for name, each in named.items()}
+        stays = self._stays(operation, arguments, named.get("device"), tensors)
         if named_here.get("device") is not None:
-            named_here["device"] = torch.device("cpu")
+            named_here["device"] = _CPU
         result = operation(*here, **named_here)
         return _as_given(operation, arguments, named, result) if stays else result
 
-    def _stays(self, operation: Any, arguments: Any, named: dict[str, Any]) -> bool:
-        """Whether the result is on DEVICE. Counts crossings; raises RuntimeError where devices may not meet."""
-        to = named.get("device")
+    def _stays(
+        self, operation: Any, arguments: Any, to: torch.device | str | None, tensors: list[torch.Tensor]
+    ) -> bool:
+        """Whether the result is on DEVICE. Counts crossings; raises RuntimeError where devices may not meet.
+
+        tensors: all that the arguments are or hold.
+        """
         if operation is _aten.copy_.default:
             return self._copied(arguments[1], isinstance(arguments[0], Remote))
         if operation is _aten._to_copy.default:
             return self._copied(arguments[0], isinstance(arguments[0], Remote) if to is None else _is_remote(to))
-        tensors = [*_tensors(arguments), *_tensors(named)]
-        if to is not None or not any(isinstance(each, Remote) for each in tensors):
+        if to is not None or Remote not in map(type, tensors):
             return _is_remote(to)
         waits, strangers = operation in _WAITED_FOR, tensors
         if operation in _BY_INDEX and isinstance(arguments[0], Remote):  # indices may come from the CPU
@@ -136,48 +145,44 @@ def _is_mask(index: torch.Tensor | None) -> bool:
 
 def _as_given(operation: Any, arguments: Any, named: dict[str, Any], result: Any) -> Any:
     """Results on DEVICE; what was written in place is the tensor that was given."""
-    slots = operation._schema.arguments
-    written = [
-        named.get(slot.name, arguments[position] if position < len(arguments) else None)
-        for position, slot in enumerate(slots)
+    slots, returned = _written(operation)
+    if not slots:
+        return _remote(result)
+    written = tuple(
+        named.get(name, arguments[position] if position < len(arguments) else None) for name, position in slots
+    )
+    return (written[0] if returned == 1 else written) if returned else None
+
+
+@cache
+def _written(operation: Any) -> tuple[list[tuple[str, int]], int]:
+    """The names and positions of the arguments that an operation writes to and returns, if it returns nothing else;
+    and how many it returns."""
+    slots = [
+        (slot.name, position) for position, slot in enumerate(operation._schema.arguments)
         if slot.alias_info is not None and slot.alias_info.is_write
-    ]
+    ]  # fmt: skip
     returns = operation._schema.returns
-    if written and all(each.alias_info is not None for each in returns):
-        return (written[0] if len(returns) == 1 else tuple(written)) if returns else None
-    return _remote(result)
+    return (slots if all(each.alias_info is not None for each in returns) else []), len(returns)
 
 
 # PyTorch's own tree_map takes several times as long, of thousands of operations in every test.
 
 
-def _here(value: Any) -> Any:
-    """The same with the CPU's tensors in the place of DEVICE's."""
-    if isinstance(value, Remote):
-        return value.here
-    return _mapped(_here, value)
+def _here(value: Any, found: list[torch.Tensor]) -> Any:
+    """The same with the CPU's tensors in the place of DEVICE's. All tensors are added to those `found`."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+        return value.here if type(value) is Remote else value
+    if type(value) in (tuple, list):
+        return type(value)([_here(each, found) for each in value])
+    return value
 
 
 def _remote(value: Any) -> Any:
     """The same with DEVICE's tensors in the place of the CPU's."""
-    if _on_cpu(value):
-        return Remote(value)
-    return _mapped(_remote, value)
-
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """What holds values, with `function` of each; any other value as it is."""
-    if isinstance(value, dict):
-        return {name: function(each) for name, each in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(function(each) for each in value)
-    return value
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All that an argument is or holds."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict | tuple | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(each)
+        return value if type(value) is Remote else Remote(value)
+    if type(value) in (tuple, list):
+        return type(value)([_remote(each) for each in value])
+    return value

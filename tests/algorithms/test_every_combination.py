@@ -1,5 +1,7 @@
 """Every algorithm with every part: it trains, or it is refused by an error that names the part and says why."""
 
+from itertools import zip_longest
+
 import pytest
 import torch
 from composing import composed
@@ -21,36 +23,53 @@ SMALL = {
 }
 
 
+OWN = "the algorithm's own"
+
+
 @pytest.fixture(scope="module")
 def parts():
-    """The config of each part's options: a default one once, as every part has one."""
-    found = {("selection", "uniform"): composed().selection}
-    for part in PARTS:
-        default = composed()[part]
-        for option in sorted(path.stem for path in (CONF / part).glob("*.yaml")):
-            config = composed(f"{part}={option}")[part]
-            if config != default:
-                found[part, option] = config
-    return found
+    """The config of each part's options."""
+    return {
+        part: {path.stem: composed(f"{part}={path.stem}")[part] for path in (CONF / part).glob("*.yaml")}
+        for part in PARTS
+    }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_with_every_part(parts, name):
+    """Options of all parts at once. One that is refused gives way to the algorithm's own; if the company that it was in
+    is to blame, it has its turn alone."""
     more = [word for start, words in SMALL.items() if name.startswith(start) for word in words]
-    config, trained = composed(f"algorithm={name}", *more), []
-    for (part, option), held in parts.items():
-        own = config.copy()
-        own[part] = held
-        world = make_world([20] * 6)
-        cohort = 6 if option == "full" else 2
-        local = Local(epochs=1, batch_size=10, lr=0.05, momentum=0.0)  # without, as pFedMe trains
-        ctx = make_context(make_model("norm", world), world, local, cohort, rounds=2)
-        try:
-            state, _ = run_stages(build_algorithm(own), ctx)
-        except ConfigError as error:
-            assert error.key.split(".")[0] == part, f"{part}={option}: {error}"
-            assert len(error.right) > 20
-            continue
-        trained.append(option)
-        assert all(torch.isfinite(leaf).all() for leaf in state["params"].values()), f"{part}={option}"
-    assert "uniform" in trained  # with the default of each, at least
+    config = composed(f"algorithm={name}", *more)
+    options = [
+        [OWN, *sorted(option for option, held in found.items() if held != config[part])]
+        for part, found in parts.items()
+    ]  # fmt: skip
+    for row in zip_longest(*options, fillvalue=OWN):  # first the algorithm's own of each
+        chosen = dict(zip(PARTS, row))
+        while (refused := refused_part(config, parts, chosen)) is not None:
+            assert chosen[refused] != OWN, f"the algorithm's own {refused} is refused with {chosen}"
+            alone = dict.fromkeys(PARTS, OWN) | {refused: chosen[refused]}
+            if alone != chosen:
+                assert refused_part(config, parts, alone) in (None, refused)
+            chosen[refused] = OWN
+
+
+def refused_part(config, parts, chosen):
+    """Train with these parts, for two rounds; None, or the part that is said to be impossible, with a reason."""
+    own = config.copy()
+    for part, option in chosen.items():
+        own[part] = config[part] if option == OWN else parts[part][option]
+    world = make_world([20] * 6)
+    cohort = 6 if chosen["selection"] == "full" else 2
+    local = Local(epochs=1, batch_size=10, lr=0.05, momentum=0.0)  # without, as pFedMe trains
+    ctx = make_context(make_model("norm", world), world, local, cohort, rounds=2)
+    try:
+        state, _ = run_stages(build_algorithm(own), ctx)
+    except ConfigError as error:
+        part = error.key.split(".")[0]
+        assert part in PARTS, f"{chosen}: {error}"
+        assert len(error.right) > 20
+        return part
+    assert all(torch.isfinite(leaf).all() for leaf in state["params"].values()), chosen
+    return None
