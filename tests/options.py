@@ -18,9 +18,10 @@ _MORE = {
     "fedavg_pretrained": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
 }
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")
-_COMPOSED = {  # of FedAvg and a part, or of FedConcat with other values: what they are made of has tests of its own
+_COMPOSED = {  # of FedAvg and a part, or of FedCat or FedConcat with other values: those have tests of their own
     "clusamp", "fedadagrad", "fedadam", "fedavgm", "fedyogi", "power_of_choice",
     "fedconcat_balanced", "fedconcat_dp", "fedconcat_ib", "fedconcat_id_balanced",
+    "fedconcat_fedsoft", "fedconcat_fesem", "fedconcat_ifca", "fedcat_dc", "fedcat_gc",
 }  # fmt: skip
 CASES = [pytest.param(name, marks=pytest.mark.slow) if name in _COMPOSED else name for name in ALGORITHMS]
 _WITH = {  # of parts
