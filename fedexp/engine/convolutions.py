@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedexp import files
 from fedexp.models.classifier import Model
-from fedexp.models.convolution import tile_sizes, tiled
+from fedexp.models.convolution import laid_out, tile_sizes, tiled
 from fedexp.models.layers import Convolution, training
 
 Forms = dict[str, int]  # by a layer's path, the side of its tiles; layers that are computed directly are left out
@@ -100,7 +100,7 @@ def _name(layer: Convolution, x: Tensor) -> str:
 
 def _fastest(layer: Convolution, x: Tensor) -> int:
     """The side of the fastest tiles, 0 for direct convolution."""
-    weight = layer.weight.detach().clone().requires_grad_()
+    weight = laid_out(layer.weight.detach()).clone().requires_grad_()
     bias = None if layer.bias is None else layer.bias.detach().clone().requires_grad_()
     x, padding = x.detach().clone().requires_grad_(), layer.border
     wanted = [each for each in (x, weight, bias) if each is not None]

@@ -15,6 +15,7 @@ from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import batches, noise_key
 from fedexp.errors import Interrupted
 from fedexp.models.classifier import Model
+from fedexp.models.convolution import laid_out
 from fedexp.models.layers import training
 from fedexp.tree import Params, Tree
 from fedexp.world import World
@@ -116,6 +117,7 @@ class LocalTraining:
         untrained: take no step, to learn the form of the result.
         """
         done: Tree = {}
+        received = tree.apply(laid_out, received)
         kept = received["memory"]
         for each in self.passes(algorithm, task):
             client = self.client(each, number, task.client, received["download"], kept["own"])

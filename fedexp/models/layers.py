@@ -92,21 +92,16 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         if x.device.type == "cpu" and not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types on a CPU
-        if now.weight is None:
-            y, mean, inverse = torch.native_batch_norm(
-                x, self.weight, self.bias, None, None, True, self.momentum, self.eps
-            )
-            variance = inverse.detach() ** -2 - self.eps
-            together = x.numel() // x.shape[1]
-            unbiased = variance * (together / max(together - 1, 1))
+        if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's own does not take a single value of a channel
+            mean, variance = self.running_mean.clone(), self.running_var.clone()
+            y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)
         else:
-            y, mean, variance, count = self._weighted(x, now.weight)
-            unbiased = variance * (count / (count - 1).clamp_min(1))
-        self._keep(now, mean.detach(), unbiased.detach())
+            y, mean, variance = self._weighted(x, torch.ones_like(x[:, 0]) if now.weight is None else now.weight)
+        now.statistics |= {f"{self.path}.running_mean": mean.detach(), f"{self.path}.running_var": variance.detach()}
         return y
 
-    def _weighted(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same over the real examples alone (weight > 0): output, mean, variance and count."""
+    def _weighted(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same over the real examples alone (weight > 0): output, and running mean and variance after it."""
         real = (weight > 0).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
         over = [d for d in range(x.dim()) if d != 1]
         shape = (1, -1, *[1] * (x.dim() - 2))
@@ -115,12 +110,12 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         centred = x - mean.view(shape)
         variance = (centred.square() * real).sum(over) / count
         scale = self.weight * (variance + self.eps).rsqrt()
-        return centred * scale.view(shape) + self.bias.view(shape), mean, variance, count
+        y = centred * scale.view(shape) + self.bias.view(shape)
+        unbiased = variance * (count / (count - 1).clamp_min(1))
+        return y, self._after(self.running_mean, mean), self._after(self.running_var, unbiased)
 
-    def _keep(self, now: TrainingPass, mean: Tensor, unbiased: Tensor) -> None:
-        for name, new in (("running_mean", mean), ("running_var", unbiased)):
-            old = getattr(self, name)
-            now.statistics[f"{self.path}.{name}"] = old + self.momentum * (new.to(old.dtype) - old)
+    def _after(self, running: Tensor, new: Tensor) -> Tensor:
+        return running + self.momentum * (new.to(running.dtype) - running)
 
 
 class Dropout(nn.modules.dropout._DropoutNd):
