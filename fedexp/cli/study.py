@@ -6,8 +6,9 @@
 The first two clients each train the model by themselves. Their encoders are then frozen, and a linear classifier and a
 decoder are trained, with the same local settings, on top of one of them, of their average, or of both side by side: the
 smaller their losses on the same data, the more the features tell about labels and inputs. Files written to the folder
-of the config's run: information.csv; information_features.png (figure 5), the features of each encoder in two
-dimensions; fedavg_features.png (figure 6), those of FedAvg's encoder after a few rounds of the two clients.
+of the config's run: information.csv, which names the commit; information_features.png (figure 5), the features of each
+encoder in two dimensions; fedavg_features.png (figure 6), those of FedAvg's encoder after a few rounds of the two
+clients. `python -m fedexp report` puts the losses beside the published ones.
 
 The decoder is not described in the paper; here it is one hidden layer of 256 and a sigmoid, its loss the mean
 squared error over pixels in [0, 1].
@@ -33,6 +34,7 @@ from fedexp.models import Classifier, Model
 from fedexp.randomness import key
 from fedexp.record import pictures
 from fedexp.record.folder import RunFolder
+from fedexp.record.result import commit
 from fedexp.round import begin, one_round
 from fedexp.tree import Params, Stack
 from fedexp.world import World
@@ -71,7 +73,7 @@ def study(config: DictConfig) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["table", "data", "algorithm", "classification_loss", "reconstruction_loss"])
     with RunFolder(config) as folder:
         folder.write_config()
-        folder.write_artifact("information", table.set_index("table"))
+        folder.write_artifact("information", table.assign(commit=commit()).set_index("table"))
         print(table.to_string(index=False, float_format="%.4f"), folder.path, sep="\n", flush=True)
         folder.write_artifact("information_features", _picture(ctx, {case[2]: case[3] for case in cases[4:]}))
         folder.write_artifact("fedavg_features", _picture(ctx, fedavg_encoders(ctx)))

@@ -26,7 +26,8 @@ def compare(
 ) -> Page:  # fmt: skip
     """The report of a table. sweep: the runs that its command line asks for; runs: those that exist; targets, baseline:
     as in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are marked."""
-    table, matcher = sweep.table, Matcher(runs, sweep.scale, shorter)
+    table = sweep.table
+    matcher = Matcher(runs, sweep.scale, shorter, of_study=table.program is not None)
     jobs = by_key(sweep.jobs, lambda job: (job.cell.row, job.cell.column, job.reference))
     peers = [each[0] for each in jobs.values() if each[0].plain is not None]
     measured = [measure(table, cell, jobs, peers, matcher) for cell in table.cells]
@@ -50,7 +51,7 @@ def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
         f"{len(done)} of {len(measured)} cells measured; {table.repetitions} asked for: {len(table.seeds)}. A cell: "
         f"measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
         "Best in bold, second best underlined or in italics.",
-        _in_full(measured),
+        *([_in_full(measured)] if table.program is None else []),
     ]
     if not sweep.scale:
         return lines
@@ -89,10 +90,11 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
     for row, there in by_key(measured, lambda each: each.cell.row).items():
         done = [each for each in there if each.values]
         seeds = _range(len(each.values) for each in done)
-        rounds = _range(each.variant.rounds for each in done)
-        asked = _range(each.rounds_of_protocol for each in there if each.rounds_of_protocol)  # not every paper says it
+        counted = table.program is None  # a study has no rounds
+        rounds = _range(each.variant.rounds for each in done if counted)
+        asked = _range(each.rounds_of_protocol for each in there if each.rounds_of_protocol and counted)
         data = dict.fromkeys(each.variant.data for each in done)
-        made_by = [run.result.get("commit") for each in done for run in each.variant.runs]
+        made_by = [run.commit for each in done for run in each.variant.runs]
         commits = dict.fromkeys(commit for commit in made_by if commit)  # an installed wheel has none
         texts = [
             row, f"{len(done)} of {len(there)}", f"{seeds} / {len(table.seeds)}", f"{rounds} / {asked}",

@@ -58,11 +58,15 @@ def in_words(key: str, run: Any, own: Any) -> str:
 
 
 class Matcher:
-    """Finds runs for the jobs of a table. shorter: also those of fewer rounds than the jobs ask for."""
+    """Finds runs for the jobs of a table. shorter: also those of fewer rounds than the jobs ask for. of_study: those
+    with which `fedexp study` was done, and no others, however many rounds they have."""
 
-    def __init__(self, runs: Iterable[Recorded], scale: str | None, shorter: bool = False) -> None:
-        self.shorter = shorter
+    def __init__(
+        self, runs: Iterable[Recorded], scale: str | None, shorter: bool = False, of_study: bool = False
+    ) -> None:
+        self.shorter, self.of_study = shorter, of_study
         runs = [run for run in runs if run.scale == scale]
+        runs = [run for run in runs if (not run.information.empty if of_study else not run.is_study)]
         self.by_fingerprint = by_key(runs, lambda run: run.fingerprint)
         self.by_names = by_key(runs, lambda run: tuple(run.name(group) for group in _NAMES))
 
@@ -85,8 +89,8 @@ class Matcher:
             if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
         ]  # fmt: skip
         found = {(run.path, run.rounds): run for run in [*exact, *like]}.values()
-        together = by_key((run for run in found if run.complete), lambda run: repr(_deviation(run, own)))
-        incomplete = [run for run in found if not run.complete and run.fingerprint in asked]
+        together = by_key(filter(self._counts, found), lambda run: repr(_deviation(run, own)))
+        incomplete = [run for run in found if not self._counts(run) and run.fingerprint in asked]
         variants = [
             Variant(sorted(distinct(runs), key=lambda run: run.seed), _deviation(runs[0], own), _data(runs, job))
             for runs in together.values()
@@ -97,7 +101,12 @@ class Matcher:
         ))  # fmt: skip
         return variants, incomplete
 
+    def _counts(self, run: Recorded) -> bool:
+        return self.of_study or run.complete
+
     def _after(self, run: Recorded, rounds: int) -> Recorded:
+        if self.of_study:
+            return run
         done = run.result.get("rounds", rounds) if self.shorter else rounds
         return run.at(min(done, rounds))
 

@@ -1,5 +1,6 @@
 """Runs of papers' protocols beside the printed values: one page per paper."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -18,16 +19,16 @@ def paper_pages(
     runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
 ) -> Iterator[Page]:
     """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, and
-    of whose tables some cell was measured: those tables, one after another. targets and baseline: as in
+    of whose tables they measured some cell: those tables, one after another. targets and baseline: as in
     any_runs.compare_runs."""
-    followed = {str(run.config.get("paper")) for run in runs}
     for paper, tables in _tables().items():
-        if not any(each == paper or each.startswith(f"{paper}_") for each in followed):
+        own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
+        if not own:
             continue
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composer = Composer()  # shared by the tables of a paper
             pages = [
-                compare(sweep, runs, targets, baseline, shorter=True)
+                compare(sweep, own, targets, baseline, shorter=True)
                 for table in tables for sweep in sweeps([f"+table={table}"], composer)
             ]  # fmt: skip
         measured = [page for page in pages if page.records["measured"].notna().any()]

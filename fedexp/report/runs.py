@@ -67,7 +67,7 @@ class Recorded:
 
     def at(self, rounds: int) -> "Recorded":
         """The same run after `rounds` rounds, as one that ended with them."""
-        if self.status not in DONE or not self.information.empty:
+        if self.status not in DONE:
             return self
         done = self.result.get("rounds", 0)
         if done > rounds:
@@ -89,7 +89,19 @@ class Recorded:
 
     @property
     def complete(self) -> bool:
-        return not self.missing and (self.status in DONE or not self.information.empty)
+        return not self.missing and self.status in DONE
+
+    @property
+    def commit(self) -> str | None:
+        """The commit that made it; None where that is not known."""
+        if self.result or "commit" not in self.information:
+            return self.result.get("commit")
+        return next(iter(self.information["commit"].dropna()), None)
+
+    @property
+    def is_study(self) -> bool:
+        """Whether the folder is that of `fedexp study` alone: no run has been there."""
+        return not self.result and not self.information.empty
 
     @property
     def at_chance(self) -> bool:
@@ -136,7 +148,7 @@ class Recorded:
 
     @cached_property
     def information(self) -> pd.DataFrame:
-        """The result of `fedexp study` (information.csv); empty for ordinary runs."""
+        """What `fedexp study` found with the same config (information.csv); empty if it has not been asked."""
         try:
             return pd.read_csv(self.path / "information.csv")
         except OSError:

@@ -84,6 +84,7 @@ def test_it_leaves_both_tables(tmp_path, monkeypatch):
     columns = found[["classification_loss", "reconstruction_loss"]]
     assert columns.to_numpy() == pytest.approx(torch.tensor([loss for *_, loss in probes]).numpy())
     assert (found["classification_loss"] > 0).all()
+    assert found["commit"].nunique() <= 1  # none outside of a source checkout
     assert found["reconstruction_loss"].between(0, 0.5).all()
     assert (table.parent / "information_features.png").exists()
     assert (table.parent / "fedavg_features.png").exists()

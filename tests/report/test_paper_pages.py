@@ -1,6 +1,10 @@
 """A page a paper: the tables of which runs of its protocol measured some cell."""
 
+import shutil
+from pathlib import Path
+
 import pandas as pd
+import pytest
 from composing import asked
 from recorded import leave_run
 
@@ -8,6 +12,7 @@ from fedexp.cli import carry_out
 from fedexp.report.paper_pages import paper_pages
 from fedexp.report.runs import read
 
+PUBLISHED = Path(__file__).parents[2] / "outputs" / "published"
 ROWS = "^(mnist|cifar10) dir0.1"
 
 
@@ -31,6 +36,25 @@ def test_a_paper_that_was_followed_has_a_page_beside_one_for_each_data_set(tmp_p
     assert found["column"].tolist() == ["fedavg", "fedcat"]
     assert found["rounds"].tolist() == [1000, 20]
     assert (tmp_path / "reports" / "runs_digits" / "runs_digits.md").exists()
+
+
+def test_a_study_is_beside_the_published_numbers_and_is_no_run(tmp_path, capsys):
+    """Nor is a run of another paper's protocol a measured cell of this one."""
+    study = tmp_path / "fmnist-classes2-simple_cnn-fedavg-seed1-466a6d7c7e"
+    shutil.copytree(PUBLISHED / study.name, study)
+    (sweep,) = asked("+table=fedcat_3", 'table.select="cifar10 dir0.1 fedavg"', f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.2, 0.5])
+    assert carry_out("report", [str(tmp_path)]) == 0
+    records = pd.read_csv(tmp_path / "reports" / "fedconcat" / "fedconcat.csv")
+    assert records["table"].value_counts().to_dict() == {"fedconcat_6": 8, "fedconcat_7": 8}
+    known = pd.read_csv(study / "information.csv").set_index(["table", "data", "algorithm"])
+    losses = known.loc[6, "client1", "exchanged_encoder"]
+    found = records[(records["table"] == "fedconcat_6") & (records["row"] == "client1 exchanged_encoder")]
+    assert found["measured"].tolist() == pytest.approx(losses[["classification_loss", "reconstruction_loss"]].tolist())
+    assert losses["commit"] in (tmp_path / "reports" / "fedconcat" / "fedconcat.md").read_text()
+    shutil.rmtree(tmp_path / "reports")
+    assert carry_out("report", [str(study)]) == 0
+    assert "runs" not in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_runs_of_no_paper_have_no_page(tmp_path):
