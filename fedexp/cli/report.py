@@ -98,8 +98,7 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
     require(not rest, "words", " ".join(rest), "no such folder")
     runs = read(*folders)
     require(bool(runs), "words", " ".join(map(str, folders)), "no runs there")
-    ordinary = [run for run in runs if not run.is_study]
-    reports, pages = to or folders[0] / "reports", by_data_set(ordinary, **asked) if ordinary else []
+    reports, pages = to or folders[0] / "reports", by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
     for page in paper_pages(runs, asked["targets"]):  # the baseline asked for need not be in a paper's tables

@@ -68,10 +68,10 @@ def by_data_set(
     runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
 ) -> list[Page]:
     """`compare_runs` of each data set's runs, a page each: no accuracies on different data sets stand in one table.
-    Raises ConfigError for a baseline that no data set's runs have."""
-    parts = by_key(runs, lambda run: run.data)
+    Folders of `fedexp study` alone are left out. Raises ConfigError for a baseline that no data set's runs have."""
+    parts = by_key((run for run in runs if not run.is_study), lambda run: run.data)
     if len(parts) == 1:
-        return [compare_runs(runs, targets=targets, baseline=baseline)]
+        return [compare_runs(own, targets=targets, baseline=baseline) for own in parts.values()]
     pages, refused = [], []
     for data, own in sorted(parts.items()):
         name = _stem("runs", data)
@@ -82,7 +82,7 @@ def by_data_set(
             page = compare_runs(own, name, targets)
         page.title = f"{data}: {page.title}"
         pages.append(page)
-    if len(refused) == len(pages):
+    if refused and len(refused) == len(pages):
         raise refused[0]
     return pages
 
