@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -10,6 +11,7 @@ from hydra import initialize_config_dir
 
 from fedexp.config.compose import CONF, Composer
 from fedexp.report.comparison import compare
+from fedexp.report.groups import by_key
 from fedexp.report.page import Page
 from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import sweeps
@@ -21,27 +23,28 @@ def paper_pages(
     """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, and
     of whose tables they measured some cell: those tables, one after another. targets and baseline: as in
     any_runs.compare_runs."""
-    for paper, tables in _tables().items():
+    for paper, tables in by_key(_tables(), lambda table: str(table.get("paper"))).items():
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
-        if not own:
+        ran, studied = (
+            any(each) for each in ([not run.is_study for run in own], [len(run.information) for run in own])
+        )
+        possible = [table["name"] for table in tables if (studied if "program" in table else ran)]
+        if not possible:
             continue
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composer = Composer()  # shared by the tables of a paper
             pages = [
                 compare(sweep, own, targets, baseline, shorter=True)
-                for table in tables for sweep in sweeps([f"+table={table}"], composer)
+                for table in possible for sweep in sweeps([f"+table={table}"], composer)
             ]  # fmt: skip
         measured = [page for page in pages if page.records["measured"].notna().any()]
         if measured:
             yield _joined(paper, measured)
 
 
-def _tables() -> dict[str, list[str]]:
-    """The names of the published tables by paper."""
-    found: dict[str, list[str]] = {}
-    for file in sorted((CONF / "table").glob("*.yaml")):
-        found.setdefault(str(yaml.safe_load(file.read_text()).get("paper")), []).append(file.stem)
-    return found
+def _tables() -> list[dict[str, Any]]:
+    """The published tables as their files have them."""
+    return [yaml.safe_load(file.read_text()) for file in sorted((CONF / "table").glob("*.yaml"))]
 
 
 def _joined(paper: str, pages: Sequence[Page]) -> Page:
