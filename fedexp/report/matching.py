@@ -71,8 +71,9 @@ class Matcher:
         self.by_names = by_key(runs, lambda run: tuple(run.name(group) for group in _NAMES))
 
     def find(self, jobs: Sequence[Job], peers: Sequence[Job]) -> tuple[list[Variant], list[Recorded]]:
-        """The runs of a cell, given its jobs (one per seed): variants, those nearest to its protocol first; and
-        incomplete runs. peers: one job of every cell of the table.
+        """The runs of a cell, given its jobs (one per seed): variants, those nearest to its protocol first, and of
+        equally near ones those that deviate as most runs do; and incomplete runs. peers: one job of every cell of the
+        table.
 
         Runs are read after as many rounds as the jobs ask for, or, with `shorter`, after the rounds that they have if
         these are fewer. Runs that the jobs ask for come first, whatever their deviation.
@@ -97,9 +98,17 @@ class Matcher:
         ]  # fmt: skip
         variants.sort(key=lambda variant: (
             not any(run.fingerprint in asked for run in variant.runs),
-            len(variant.deviation), -len(variant.runs), -variant.rounds,
+            len(variant.deviation), -self._sharing(variant.deviation), -len(variant.runs), -variant.rounds,
         ))  # fmt: skip
         return variants, incomplete
+
+    def _sharing(self, deviation: Deviation) -> int:
+        """How many runs, of this cell and of others, have the values of a deviation."""
+        wanted = [(key, run) for key, run, _ in deviation if key != "rounds"]
+        return sum(
+            all(_same(run.settings.get(key, ABSENT), value) for key, value in wanted)
+            for runs in self.by_names.values() for run in runs
+        )  # fmt: skip
 
     def _counts(self, run: Recorded) -> bool:
         return self.of_study or run.complete

@@ -124,6 +124,17 @@ def test_where_there_is_only_another_protocol_it_is_said(sweep, tmp_path):
     assert entry(page, "fedcat").mark == ""
 
 
+@pytest.mark.parametrize("other", [0.1, 0.9])
+def test_of_equally_near_protocols_the_one_of_other_cells_is_shown(sweep, tmp_path, other):
+    for lr, accuracy in ((other, 0.9), (0.5, 0.6)):
+        leave_run(jobs_of(sweep, "fedcat")[0], [accuracy], **{"local.lr": lr})
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5], **{"local.lr": 0.5})
+    page = page_of(sweep, tmp_path)
+    assert entry(page, "fedcat").main == "60.00*"
+    assert page.sheets[2].rows[0][1].main == "fedcat"
+    assert any(f"local.lr={other}" in note and "left out" in note for note in page.notes)
+
+
 def test_what_the_command_line_changes_is_said_too(tmp_path):
     (sweep,) = asked(*WORDS, ROW, "local.lr=0.5", "rounds=7", f"output_root={tmp_path}")
     leave_run(jobs_of(sweep, "fedcat")[0], [0.1] * 7)
