@@ -65,8 +65,7 @@ class Matcher:
         self, runs: Iterable[Recorded], scale: str | None, shorter: bool = False, of_study: bool = False
     ) -> None:
         self.shorter, self.of_study = shorter, of_study
-        runs = [run for run in runs if run.scale == scale]
-        runs = [run for run in runs if (not run.information.empty if of_study else not run.is_study)]
+        runs = [run for run in runs if run.scale == scale and run.is_of(of_study)]
         self.by_fingerprint = by_key(runs, lambda run: run.fingerprint)
         self.by_names = by_key(runs, lambda run: tuple(run.name(group) for group in _NAMES))
 

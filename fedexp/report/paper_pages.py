@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 import yaml
@@ -11,10 +10,10 @@ from hydra import initialize_config_dir
 
 from fedexp.config.compose import CONF, Composer
 from fedexp.report.comparison import compare
-from fedexp.report.groups import by_key
 from fedexp.report.page import Page
 from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import sweeps
+from fedexp.sweep.table import Table
 
 
 def paper_pages(
@@ -23,28 +22,38 @@ def paper_pages(
     """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, and
     of whose tables they measured some cell: those tables, one after another. targets and baseline: as in
     any_runs.compare_runs."""
-    for paper, tables in by_key(_tables(), lambda table: str(table.get("paper"))).items():
+    for paper, names in _tables().items():
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
-        ran, studied = (
-            any(each) for each in ([not run.is_study for run in own], [len(run.information) for run in own])
-        )
-        possible = [table["name"] for table in tables if (studied if "program" in table else ran)]
-        if not possible:
+        if not own:
             continue
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composer = Composer()  # shared by the tables of a paper
+            tables = [Table.read(composer([f"+table={name}"]).table) for name in names]
             pages = [
                 compare(sweep, own, targets, baseline, shorter=True)
-                for table in possible for sweep in sweeps([f"+table={table}"], composer)
+                for table in tables if _measured(table, own)
+                for sweep in sweeps([f"+table={table.name}"], composer)
             ]  # fmt: skip
         measured = [page for page in pages if page.records["measured"].notna().any()]
         if measured:
             yield _joined(paper, measured)
 
 
-def _tables() -> list[dict[str, Any]]:
-    """The published tables as their files have them."""
-    return [yaml.safe_load(file.read_text()) for file in sorted((CONF / "table").glob("*.yaml"))]
+def _tables() -> dict[str, list[str]]:
+    """The names of the published tables by paper."""
+    found: dict[str, list[str]] = {}
+    for file in sorted((CONF / "table").glob("*.yaml")):
+        found.setdefault(str(yaml.safe_load(file.read_text()).get("paper")), []).append(file.stem)
+    return found
+
+
+def _measured(table: Table, runs: Sequence[Recorded]) -> bool:
+    """Whether some run has the data set and the algorithm of some cell: the other tables need not be composed."""
+    named = {tuple(cell.overrides.get(group) for group in ("dataset", "algorithm")) for cell in table.cells}
+    return any(
+        dataset == run.name("dataset") and algorithm in (None, run.name("algorithm"))
+        for run in runs if run.is_of(study=table.program is not None) for dataset, algorithm in named
+    )  # fmt: skip
 
 
 def _joined(paper: str, pages: Sequence[Page]) -> Page:

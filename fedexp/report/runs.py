@@ -120,6 +120,10 @@ class Recorded:
     def scale(self) -> str | None:
         return (self.config.get("scale") or {}).get("name")
 
+    def is_of(self, study: bool) -> bool:
+        """Whether it can stand in a table of studies, or else in one of runs."""
+        return not self.information.empty if study else not self.is_study
+
     def name(self, group: str) -> str:
         return str(self.config[group].get("name", self.config[group].get("_target_")))
 

@@ -52,6 +52,8 @@ def test_cells_and_configs_map_both_ways(table):
         assert printed.index not in found, f"{job.name} and {found.get(printed.index)} are the same printed cell"
         found[printed.index] = job.name
         assert_same(job, lines.iloc[printed.index])
+        for group in {"dataset", "algorithm"} & job.cell.overrides.keys():  # by these words a cell's runs are found
+            assert job.plain[group]["name"] == job.cell.overrides[group]
         assert_rounds(job, lines.iloc[printed.index])
         assert_remarks(job, lines.iloc[printed.index])
     assert sorted(found) == list(range(len(lines)))  # no printed cell is left over
