@@ -26,13 +26,13 @@ _POINTS = {  # by the side of an input tile: where polynomials are evaluated, be
 _TILES_AT_ONCE = 512  # large enough for the threads of a matrix product, small enough for a cache
 
 
-def laid_out(weight: Tensor) -> Tensor:
-    """A weight [O, C, r, r] in the memory format in which a CPU's own convolutions take it and give its gradient: in
-    another, every step would copy both. Any other tensor as it is; so are weights in double precision, for which
-    PyTorch has other convolutions."""
-    if weight.dim() != 4 or weight.dtype != torch.float32 or weight.device.type != "cpu":
-        return weight
-    return weight.contiguous(memory_format=torch.channels_last)
+def laid_out(tensor: Tensor) -> Tensor:
+    """A tensor of four dimensions, as weights [O, C, r, r] are, in the memory format in which convolutions on a CPU
+    take weights and give their gradients: in another, every step would copy both. Other tensors stay as they are, and
+    so do those in double precision, for which PyTorch has other convolutions."""
+    if tensor.dim() != 4 or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def tile_sizes(x: Tensor, weight: Tensor, padding: int) -> list[int]:

@@ -92,7 +92,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         if x.device.type == "cpu" and not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types on a CPU
-        if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's own does not take a single value of a channel
+        if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's variance of a single value is not a number
             mean, variance = self.running_mean.clone(), self.running_var.clone()
             y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)
         else:

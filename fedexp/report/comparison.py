@@ -73,8 +73,8 @@ def _in_full(measured: list[Measured]) -> str:
         return "No cell was run for all rounds of the protocol."
     near = [each for each in full if abs(each.difference) <= max(_NEAR, each.printed.std or 0.0)]
     return (
-        f"{len(full)} cells were run for all rounds of the protocol; {len(near)} of them are within {_NEAR} points, or "
-        "within the published standard deviation where that is more, of what was published."
+        f"Cells that were run for all rounds of the protocol: {len(full)}. Those of them within {_NEAR} points of what "
+        f"was published, or within the published standard deviation where that is more: {len(near)}."
     )
 
 

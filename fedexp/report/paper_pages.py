@@ -31,7 +31,7 @@ def paper_pages(
             tables = [Table.read(composer([f"+table={name}"]).table) for name in names]
             pages = [
                 compare(sweep, own, targets, baseline, shorter=True)
-                for table in tables if _measured(table, own)
+                for table in tables if _can_hold(table, own)
                 for sweep in sweeps([f"+table={table.name}"], composer)
             ]  # fmt: skip
         measured = [page for page in pages if page.records["measured"].notna().any()]
@@ -47,7 +47,7 @@ def _tables() -> dict[str, list[str]]:
     return found
 
 
-def _measured(table: Table, runs: Sequence[Recorded]) -> bool:
+def _can_hold(table: Table, runs: Sequence[Recorded]) -> bool:
     """Whether some run has the data set and the algorithm of some cell: the other tables need not be composed."""
     named = {tuple(cell.overrides.get(group) for group in ("dataset", "algorithm")) for cell in table.cells}
     return any(

@@ -31,6 +31,7 @@ _CURVE = (
     "client_accuracy_worst10",
 )  # fmt: skip
 _NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
+_OF_STUDY = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]  # columns
 # Keys of what is measured, without effect on the results by which runs are compared.
 _WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
 
@@ -94,9 +95,9 @@ class Recorded:
     @property
     def commit(self) -> str | None:
         """The commit that made it; None where that is not known."""
-        if self.result or "commit" not in self.information:
-            return self.result.get("commit")
-        return next(iter(self.information["commit"].dropna()), None)
+        if self.is_study:
+            return next(iter(self.information["commit"].dropna()), None)
+        return self.result.get("commit")
 
     @property
     def is_study(self) -> bool:
@@ -152,10 +153,15 @@ class Recorded:
 
     @cached_property
     def information(self) -> pd.DataFrame:
-        """What `fedexp study` found with the same config (information.csv); empty if it has not been asked."""
+        """What `fedexp study` found with the same config (information.csv). Empty if there is no such file, or, with a
+        warning, if it cannot be read."""
+        path = self.path / "information.csv"
+        if not path.exists():
+            return pd.DataFrame()
         try:
-            return pd.read_csv(self.path / "information.csv")
-        except OSError:
+            return pd.read_csv(path, dtype={"commit": str})[_OF_STUDY]
+        except (OSError, ValueError, KeyError):
+            log.warning("%s is left out: it is not as fedexp study writes it, with %s", path, ", ".join(_OF_STUDY))
             return pd.DataFrame()
 
     @cached_property

@@ -37,8 +37,8 @@ def parts():
 
 @pytest.mark.parametrize("name", CASES)
 def test_with_every_part(parts, name):
-    """Options of all parts at once. One that is refused gives way to the algorithm's own; if the company that it was in
-    is to blame, it has its turn alone."""
+    """Options of all parts are tried together. One that is refused is replaced by the algorithm's own, and is also
+    tried alone, since it may have been refused only together with the others."""
     more = [word for start, words in SMALL.items() if name.startswith(start) for word in words]
     config = composed(f"algorithm={name}", *more)
     options = [

@@ -133,6 +133,15 @@ def test_pure_batch_norm_trains_and_evaluates_as_pytorchs():
     torch.testing.assert_close(ours(x), theirs(x))
 
 
+def test_a_single_value_of_a_channel_has_no_variance():
+    norm = purify(nn.Sequential(nn.BatchNorm1d(2)))
+    with training(None, torch.tensor(1)) as now:
+        y = norm(torch.tensor([[3.0, -5.0]]))
+    assert y.tolist() == [[0, 0]]
+    assert now.statistics["0.running_mean"].tolist() == pytest.approx([0.3, -0.5])
+    assert now.statistics["0.running_var"].tolist() == pytest.approx([0.9, 0.9])
+
+
 def test_padding_counts_for_nothing_in_batch_norm():
     ours = purify(ordinary())
     x = torch.rand(5, 2, 8, 8)
