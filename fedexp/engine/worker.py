@@ -65,16 +65,17 @@ class Exchange:
         return tree.apply(lambda box: box[:count].clone(), self.outbox)
 
 
-def serve(pipe: Connection, training: LocalTraining, algorithm: ClientFunctions, exchange: Exchange) -> None:
+def serve(
+    pipe: Connection, training: LocalTraining, algorithm: ClientFunctions, exchange: Exchange, server: int
+) -> None:
     """A worker's life: train each client that is asked for as (round, row, task), and answer with None or with what
-    went wrong, until the pipe closes or the server is gone."""
+    went wrong, until the pipe closes or the server, whose process has this number, is gone."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     torch.set_num_threads(1)
     _keep_freed_memory()
-    parent = os.getppid()
-    training = replace(training, stopped=lambda: os.getppid() != parent)  # a server that was killed cannot say so
+    training = replace(training, stopped=lambda: os.getppid() != server)  # a server that was killed cannot say so
     with suppress(EOFError, OSError):  # of the pipe: the server has gone, or has given up on this round
         while True:
             number, row, task = pipe.recv()

@@ -94,7 +94,7 @@ class WorkerPool:
         """Start one more worker. Raises OSError where that is impossible."""
         fork = multiprocessing.get_context("fork")
         ours, theirs = fork.Pipe()
-        worker = fork.Process(target=self._work, args=(theirs, ours), daemon=True)
+        worker = fork.Process(target=self._work, args=(theirs, ours, os.getpid()), daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker ignores them
         try:
             worker.start()
@@ -106,10 +106,10 @@ class WorkerPool:
             theirs.close()
         self.workers[ours] = worker
 
-    def _work(self, pipe: Connection, server: Connection) -> None:
-        for other in (server, *self.workers):
+    def _work(self, pipe: Connection, ours: Connection, server: int) -> None:
+        for other in (ours, *self.workers):
             other.close()
-        serve(pipe, self.training, self.algorithm, self.exchange)
+        serve(pipe, self.training, self.algorithm, self.exchange, server)
 
     def _end(self, pipe: Connection) -> ForkProcess:
         worker = self.workers.pop(pipe)

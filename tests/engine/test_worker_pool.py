@@ -163,13 +163,31 @@ world = make_world()
 rounds(Slow(), make_context(make_model("cnn", world), world, Local(steps=300), workers=2), 1)
 """
 
+KILLED_EARLY = f"""
+import os, signal, time
+from fedexp.engine import worker
 
-def test_workers_end_soon_after_their_server_was_killed():
-    """In the middle of a client's training; the pipe that they write to closes when the last of them ends."""
+server = os.getpid()
+
+def start():
+    time.sleep(1)  # the server sends this worker a client to train
+    os.kill(server, signal.SIGKILL)
+    while os.getppid() == server:
+        time.sleep(0.01)
+    print("training", flush=True)
+
+worker._keep_freed_memory = start
+{SLOW_RUN}
+"""
+
+
+@pytest.mark.parametrize("code", [SLOW_RUN, KILLED_EARLY], ids=["in the middle of training", "while a worker starts"])
+def test_workers_end_soon_after_their_server_was_killed(code):
+    """The pipe that they write to closes when the last of them ends."""
     folder = Path(__file__).parent
     paths = os.pathsep.join([str(folder), str(folder.parent), *sys.path])
     server = subprocess.Popen(
-        [sys.executable, "-c", SLOW_RUN], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
     )
     assert server.stdout.readline().startswith("training")
     server.kill()
