@@ -31,6 +31,7 @@ _CURVE = (
     "client_accuracy_worst10",
 )  # fmt: skip
 _NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
+_STUDY = "information.csv"
 _OF_STUDY = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]  # columns
 # Keys of what is measured, without effect on the results by which runs are compared.
 _WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
@@ -95,14 +96,14 @@ class Recorded:
     @property
     def commit(self) -> str | None:
         """The commit that made it; None where that is not known."""
-        if self.is_study:
-            return next(iter(self.information["commit"].dropna()), None)
-        return self.result.get("commit")
+        if not self.is_study:
+            return self.result.get("commit")
+        return next((commit for commit in self.information.get("commit", ()) if isinstance(commit, str)), None)
 
     @property
     def is_study(self) -> bool:
         """Whether the folder is that of `fedexp study` alone: no run has been there."""
-        return not self.result and not self.information.empty
+        return not self.result and (self.path / _STUDY).exists()
 
     @property
     def at_chance(self) -> bool:
@@ -155,7 +156,7 @@ class Recorded:
     def information(self) -> pd.DataFrame:
         """What `fedexp study` found with the same config (information.csv). Empty if there is no such file, or, with a
         warning, if it cannot be read."""
-        path = self.path / "information.csv"
+        path = self.path / _STUDY
         if not path.exists():
             return pd.DataFrame()
         try:
