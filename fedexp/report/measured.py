@@ -58,7 +58,7 @@ def measure(
     of every cell."""
     printed = published.find(table.name, cell)
     own = jobs[cell.row, cell.column, False]
-    if own[0].config is None:
+    if own[0].error is not None:
         return Measured(cell, printed, None, NOT_RUN, [], [], own[0].error.right)
     rounds = None if own[0].protocol is None else own[0].protocol.rounds
     variants, incomplete = matcher.find(own, peers)
