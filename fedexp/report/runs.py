@@ -31,8 +31,8 @@ _CURVE = (
     "client_accuracy_worst10",
 )  # fmt: skip
 _NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
-_STUDY = "information.csv"
-_OF_STUDY = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]  # columns
+_STUDY_FILE = "information.csv"
+_STUDY_COLUMNS = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]
 # Keys of what is measured, without effect on the results by which runs are compared.
 _WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
 
@@ -103,7 +103,7 @@ class Recorded:
     @property
     def is_study(self) -> bool:
         """Whether the folder is that of `fedexp study` alone: no run has been there."""
-        return not self.result and (self.path / _STUDY).exists()
+        return not self.result and (self.path / _STUDY_FILE).exists()
 
     @property
     def at_chance(self) -> bool:
@@ -156,13 +156,13 @@ class Recorded:
     def information(self) -> pd.DataFrame:
         """What `fedexp study` found with the same config (information.csv). Empty if there is no such file, or, with a
         warning, if it cannot be read."""
-        path = self.path / _STUDY
+        path = self.path / _STUDY_FILE
         if not path.exists():
             return pd.DataFrame()
         try:
-            return pd.read_csv(path, dtype={"commit": str})[_OF_STUDY]
+            return pd.read_csv(path, dtype={"commit": str})[_STUDY_COLUMNS]
         except (OSError, ValueError, KeyError):
-            log.warning("%s is left out: it is not as fedexp study writes it, with %s", path, ", ".join(_OF_STUDY))
+            log.warning("%s is left out: it is not as fedexp study writes it, with %s", path, ", ".join(_STUDY_COLUMNS))
             return pd.DataFrame()
 
     @cached_property

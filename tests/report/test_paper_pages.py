@@ -10,6 +10,7 @@ from composing import asked
 from recorded import leave_run
 
 from fedexp.cli import carry_out
+from fedexp.report.any_runs import by_data_set
 from fedexp.report.paper_pages import paper_pages
 from fedexp.report.runs import read
 
@@ -63,7 +64,8 @@ def test_a_damaged_study_is_named_and_left_out(tmp_path, caplog, content):
     study = tmp_path / "fmnist-classes2-simple_cnn-fedavg-seed1-466a6d7c7e"
     shutil.copytree(PUBLISHED / study.name, study)
     (study / "information.csv").write_bytes(content)
-    assert list(paper_pages(read(tmp_path))) == []
+    runs = read(tmp_path)
+    assert [*by_data_set(runs), *paper_pages(runs)] == []
     (line,) = caplog.messages
     assert line.startswith(f"{study / 'information.csv'} is left out: ") and "classification_loss" in line
 
