@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
@@ -132,7 +132,7 @@ class Composer:
         where they set more than single values, or where they compose to nothing: __call__ tells.
         """
         choices, values = self._split(words)
-        if any(each.type is not OverrideType.CHANGE or "$" in each.input_line for each in values):
+        if any(each.is_delete() or "$" in each.input_line for each in values):
             return None
         if choices not in self._plain:
             try:
@@ -203,9 +203,9 @@ class _Known:
         self._values: dict[str, tuple[list[str], str, Any] | None] = {}
 
     def value(self, override: Override) -> tuple[list[str], str, Any] | None:
-        """The place of the value that an override changes, its parents and its name, and the value, converted as the
-        schema asks. None where it does more than change a single value that is there, where an interpolation can be
-        about it, or where it is not possible."""
+        """The place of the value that an override changes or adds, its parents and its name, and the value, converted
+        as the schema asks. None where it sets more than a single value in a group that is there, where an interpolation
+        can be about it, or where it is not possible."""
         line = override.input_line
         if line not in self._values:
             try:
@@ -218,10 +218,15 @@ class _Known:
         key = override.key_or_group
         *parents, last = key.split(".")
         nested = isinstance(override.value(), dict) or OmegaConf.is_dict(OmegaConf.select(self._config, key))
-        if nested or self.words & {*parents, last}:
+        group = OmegaConf.select(self._config, ".".join(parents)) if parents else self._config
+        if nested or not OmegaConf.is_dict(group) or self.words & {*parents, last}:
             return None
+        new = last not in group and not OmegaConf.is_missing(group, last)
         apply(override, self._config)
         value = OmegaConf.select(self._config, key, throw_on_missing=True)
+        if new:  # it was added with +, without which other words cannot set it
+            with open_dict(group):
+                del group[last]
         return parents, last, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 

@@ -72,12 +72,14 @@ class _Files(ConfigRepository):
 @contextmanager
 def _fewer_maps() -> Iterator[None]:
     """Within this context Hydra makes the map of all choices so far, for interpolations among a file's defaults, only
-    where a file has any. It makes it for every file and adds all defaults to it, a fifth of the time of composing."""
+    where a file has any, and puts the file's defaults into it only where one names them. It makes the map for every
+    file and puts all of them in, a third of the time of composing."""
     before = defaults_list._create_interpolation_map
 
     def where_used(overrides: Any, defaults: list[InputDefault], self_added: bool) -> Any:
-        used = any(each.is_interpolation() for each in defaults)
-        return before(overrides, defaults, self_added) if used else None
+        asking = [each for each in defaults if each.is_interpolation()]
+        named = any("defaults" in str(vars(each)) for each in asking)
+        return before(overrides, defaults if named else [], self_added) if asking else None
 
     defaults_list._create_interpolation_map = where_used  # type: ignore[assignment]
     try:

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,14 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """The commit of the running source checkout, with + if it has changes; None for an installed wheel."""
-    place = Path(fedexp.__file__).parent
-    ask = ["git", "-C", str(place), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:
-        return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return _checked_out()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@cache  # what a process has imported stays what it is, even if the checkout moves on
+def _checked_out() -> str:
+    place = Path(fedexp.__file__).parent
+    ask = ["git", "-C", str(place), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

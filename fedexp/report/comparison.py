@@ -92,7 +92,7 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
         seeds = _range(len(each.values) for each in done)
         counted = table.program is None  # a study has no rounds
         rounds = _range(each.variant.rounds for each in done if counted)
-        asked = _range(each.rounds_of_protocol for each in there if each.rounds_of_protocol and counted)
+        asked = _range(each.rounds_of_protocol for each in done if each.rounds_of_protocol and counted)
         data = dict.fromkeys(each.variant.data for each in done)
         made_by = [run.commit for each in done for run in each.variant.runs]
         commits = dict.fromkeys(commit for commit in made_by if commit)  # an installed wheel has none

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fedexp.config.fingerprint import data_used
 from fedexp.record.status import Status
 from fedexp.report.groups import by_key
@@ -122,7 +120,7 @@ class Matcher:
 def _protocol(job: Job) -> Settings:
     """The settings that the cell's runs are held against: the paper's; of a scaled sweep the scaled ones."""
     own = job.plain["scale"] or job.protocol is None
-    plain: Any = job.plain if own else OmegaConf.to_container(job.protocol, resolve=True)
+    plain: Any = job.plain if own else job.protocol
     return protocol(trained(settings(plain, plain["rounds"])))
 
 

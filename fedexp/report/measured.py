@@ -22,7 +22,7 @@ class Measured:
 
     cell: Cell
     printed: Published
-    rounds_of_protocol: int | None  # None if the paper's own protocol cannot be composed
+    rounds_of_protocol: int | None  # None if it was not run, or the paper's own protocol cannot be composed
     variant: Variant  # of no runs if there is no value
     values: list[float]
     others: list[Variant]
@@ -54,28 +54,30 @@ class Measured:
 def measure(
     table: Table, cell: Cell, jobs: dict[tuple[str, str, bool], list[Job]], peers: list[Job], matcher: Matcher
 ) -> Measured:
-    """All that is known about a cell. jobs: by row, column, and whether they are the cell's reference; peers: one job
-    of every cell."""
+    """All that is known about a cell. jobs: by row, column, and whether they are the cell's reference, of the
+    cells that may have runs; peers: one job of each of these."""
     printed = published.find(table.name, cell)
-    own = jobs[cell.row, cell.column, False]
+    own = jobs.get((cell.row, cell.column, False))
+    if own is None:
+        return Measured(cell, printed, None, NOT_RUN, [], [], "not run")
     if own[0].error is not None:
         return Measured(cell, printed, None, NOT_RUN, [], [], own[0].error.right)
-    rounds = None if own[0].protocol is None else own[0].protocol.rounds
     variants, incomplete = matcher.find(own, peers)
     lacking = "; ".join(f"seed {run.seed} {run.why}" for run in incomplete)
     if not variants:
-        return Measured(cell, printed, rounds, NOT_RUN, [], [], lacking or "not run")
+        return Measured(cell, printed, None, NOT_RUN, [], [], lacking or "not run")
     variant, *others = variants
     values = [_value(cell.measure, run) for run in variant.runs]
     if cell.measure.kind == "reduction":
         references, _ = matcher.find(jobs[cell.row, cell.column, True], peers)
         same = [each for each in references if repr(each.deviation) == repr(variant.deviation)]
         if not same:
-            return Measured(cell, printed, rounds, NOT_RUN, [], variants, "its reference ran under another protocol")
+            return Measured(cell, printed, None, NOT_RUN, [], variants, "its reference ran under another protocol")
         level = fmean(_value(cell.measure, run) for run in same[0].runs)
         values = [level - value for value in values]
     if len(variant.runs) < len(own):
         lacking = "; ".join([f"{len(variant.runs)} of {len(own)} {table.repetitions}", *filter(None, [lacking])])
+    rounds = None if own[0].protocol is None else own[0].protocol["rounds"]
     return Measured(cell, printed, rounds, variant, values, others, lacking)
 
 

@@ -1,7 +1,7 @@
 """Runs of papers' protocols beside the printed values: one page per paper."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -13,7 +13,7 @@ from fedexp.report.comparison import compare
 from fedexp.report.page import Page
 from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import sweeps
-from fedexp.sweep.table import Table
+from fedexp.sweep.table import Cell, Table
 
 
 def paper_pages(
@@ -31,8 +31,8 @@ def paper_pages(
             tables = [Table.read(composer([f"+table={name}"]).table) for name in names]
             pages = [
                 compare(sweep, own, targets, baseline, shorter=True)
-                for table in tables if _can_hold(table, own)
-                for sweep in sweeps([f"+table={table.name}"], composer)
+                for table in tables if any(map(_may_hold(table, own), table.cells))
+                for sweep in sweeps([f"+table={table.name}"], composer, wanted=_may_hold(table, own))
             ]  # fmt: skip
         measured = [page for page in pages if page.records["measured"].notna().any()]
         if measured:
@@ -47,13 +47,14 @@ def _tables() -> dict[str, list[str]]:
     return found
 
 
-def _can_hold(table: Table, runs: Sequence[Recorded]) -> bool:
-    """Whether some run has the data set and the algorithm of some cell: the other tables need not be composed."""
-    named = {tuple(cell.overrides.get(group) for group in ("dataset", "algorithm")) for cell in table.cells}
-    return any(
-        dataset == run.name("dataset") and algorithm in (None, run.name("algorithm"))
-        for run in runs if run.is_of(study=table.program is not None) for dataset, algorithm in named
-    )  # fmt: skip
+def _may_hold(table: Table, runs: Sequence[Recorded]) -> Callable[[Cell], bool]:
+    """Whether some run has a cell's data set and algorithm: the others need not be composed, which takes most of the
+    time of a page."""
+    there = {
+        (run.name("dataset"), name)
+        for run in runs if run.is_of(study=table.program is not None) for name in (run.name("algorithm"), None)
+    }  # fmt: skip
+    return lambda cell: (cell.overrides.get("dataset"), cell.overrides.get("algorithm")) in there
 
 
 def _joined(paper: str, pages: Sequence[Page]) -> Page:

@@ -29,8 +29,8 @@ _FREE = (*GROUPS, *PARTS, "tracking")  # groups whose keys depend on the option 
 class Job:
     """One run of a sweep. `words` are its overrides, enough to run it alone; `plain` is their config as plain values,
     not to be changed, and None where they cannot be composed: `error` then says why. `make` gives the config itself.
-    `reference`: whether it is what the cell is measured against. `protocol`: the cell as its paper has it, without
-    scale and without what the command line adds. `fingerprint`: the config's."""
+    `reference`: whether it is what the cell is measured against. `protocol`: the cell as its paper has it, as plain
+    values, without scale and without what the command line adds. `fingerprint`: the config's."""
 
     name: str
     words: list[str]
@@ -39,7 +39,7 @@ class Job:
     make: Callable[[], DictConfig] | None = None
     cell: Cell | None = None
     reference: bool = False
-    protocol: DictConfig | None = None
+    protocol: dict[str, Any] | None = None
     fingerprint: str = ""
 
     @cached_property
@@ -66,12 +66,13 @@ def by_run(jobs: Iterable[Job]) -> list[tuple[Job, list[Job]]]:
 
 
 def sweeps(
-    words: Sequence[str], compose: Composer | None = None, say: Callable[[int], None] = lambda every: None
-) -> list[Sweep]:
+    words: Sequence[str], compose: Composer | None = None, say: Callable[[int], None] = lambda every: None,
+    wanted: Callable[[Cell], bool] = lambda cell: True,
+) -> list[Sweep]:  # fmt: skip
     """All runs that a command line asks for: one Sweep for each table, or one for an ordinary multirun.
 
     compose: a composer that already holds what other sweeps have composed. say: called before each run is composed,
-    with the number of runs.
+    with the number of runs. wanted: of a table's cells, those whose runs are asked for.
     """
     compose = compose or Composer()
     overrides = compose.parse(words)
@@ -94,7 +95,7 @@ def sweeps(
     for choice in _values(chosen[-1]):
         table = Table.read(compose([f"+{choice.lstrip('+')}", *about_table]).table)
         table = replace(table, seeds=table.seeds[: scale.get("seeds")])
-        found.append(Sweep(table, list(_table_jobs(compose, table, others, scale, say)), scale.get("name")))
+        found.append(Sweep(table, list(_table_jobs(compose, table, others, scale, say, wanted)), scale.get("name")))
     return found
 
 
@@ -118,15 +119,17 @@ def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> N
 
 
 def _table_jobs(
-    compose: Composer, table: Table, others: list[Override], scale: DictConfig, say: Callable[[int], None]
-) -> Iterable[Job]:
+    compose: Composer, table: Table, others: list[Override], scale: DictConfig, say: Callable[[int], None],
+    wanted: Callable[[Cell], bool],
+) -> Iterable[Job]:  # fmt: skip
     """Cells x seeds x other swept values; keys given on the command line override the table's."""
     given = {each.key_or_group for each in others}
     first = {} if table.paper is None else {"paper": table.paper}
     seeds = [{}] if table.repeats in given else [{table.repeats: seed} for seed in table.seeds]
     combinations = list(_product(others))
-    runs = sum(2 if cell.reference else 1 for cell in table.cells) * len(seeds) * len(combinations)
-    for cell in table.cells:
+    cells = [cell for cell in table.cells if wanted(cell)]
+    runs = sum(2 if cell.reference else 1 for cell in cells) * len(seeds) * len(combinations)
+    for cell in cells:
         for overrides, reference in ((cell.overrides, False), (cell.reference, True)):
             if overrides is None:
                 continue
@@ -141,11 +144,23 @@ def _table_jobs(
                 yield replace(job, cell=cell, reference=reference, protocol=protocol)
 
 
-def _protocol(compose: Composer, overrides: dict[str, Any]) -> DictConfig | None:
+def _protocol(compose: Composer, overrides: dict[str, Any]) -> dict[str, Any] | None:
     try:
-        return compose([word(key, value) for key, value in overrides.items()])
-    except ConfigError:
+        return _plain(compose, [word(key, value) for key, value in overrides.items()])
+    except (ConfigError, OmegaConfBaseException):
         return None  # the job, composed from these words and more, reports the error
+
+
+def _plain(compose: Composer, words: list[str]) -> dict[str, Any]:
+    """The config of these words as plain values, which are not to be changed."""
+    plain: Any = compose.plain(words)
+    if plain is None:
+        config = compose(words)
+        written: Any = OmegaConf.to_container(config)
+        check_plain_keys(written)  # first: a key that the schema lacks may not resolve
+        plain = OmegaConf.to_container(config, resolve=True)
+    check_plain_keys(plain)
+    return plain
 
 
 def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> Job:
@@ -153,13 +168,7 @@ def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> J
     try:
         if scale:
             words = [*words, word("+scale.name", scale.get("name")), *scaled(compose(words), scale)]
-        plain: Any = compose.plain(words)
-        if plain is None:
-            config = compose(words)
-            written: Any = OmegaConf.to_container(config)
-            check_plain_keys(written)  # first: a key that the schema lacks may not resolve
-            plain = OmegaConf.to_container(config, resolve=True)
-        check_plain_keys(plain)  # one mistake, not one of every run
+        plain = _plain(compose, words)
         for group in GROUPS:
             check_names(group, plain[group], GIVEN[group])
         return Job(name, words, plain, make=partial(compose, words), fingerprint=fingerprint(plain))

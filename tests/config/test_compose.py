@@ -44,11 +44,20 @@ def test_single_values_are_plain_ones_of_the_schema_s_types(composer):
     assert composer.plain(["algorithm=fedprox"])["seed"] == 0  # what another command line set is its own
 
 
+def test_a_value_that_is_added_is_there_for_its_own_command_line_alone(composer):
+    plain = composer.plain(["+dataset.source=own", "seed=3"])
+    assert plain == OmegaConf.to_container(composer(["+dataset.source=own", "seed=3"]), resolve=True)
+    assert plain["dataset"]["source"] == "own"
+    assert "source" not in composer.plain(["seed=3"])["dataset"]
+    assert composer.plain(["dataset.source=other"]) is None  # without the + this is a mistake, as it was before
+    assert composer.plain(["+dataset.source=other"])["dataset"]["source"] == "other"
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ["clients=many"], ["clientz=3"], ["algorithm=nothing"], ["+dataset.source=own"], ["~dataset.root"],
-        ["local={epochs: 2}"], ["dataset.transform=null"], ["seed=${rounds}"],
+        ["clients=many"], ["clientz=3"], ["algorithm=nothing"], ["dataset.source=own"], ["~dataset.root"],
+        ["+dataset.source={name: own}"], ["+dataset.of.whom=own"], ["local={epochs: 2}"], ["dataset.transform=null"], ["seed=${rounds}"],
     ],
 )  # fmt: skip
 def test_what_is_more_than_single_values_is_left_to_omegaconf(composer, words):

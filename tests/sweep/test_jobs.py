@@ -69,7 +69,7 @@ def test_the_command_line_wins_over_the_table():
     (sweep,) = asked("+table=fedcat_3", 'table.select="cifar10 dir0.1 fed(avg|cat)$"', "seed=5,6", "clients=50")
     assert [job.config.seed for job in sweep.jobs] == [5, 6, 5, 6]
     assert {job.config.clients for job in sweep.jobs} == {50}
-    assert {job.protocol.clients for job in sweep.jobs} == {100}
+    assert {job.protocol["clients"] for job in sweep.jobs} == {100}
 
 
 def test_two_tables_share_their_runs():
