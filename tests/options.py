@@ -15,6 +15,9 @@ _MORE = {
     "fedgen": ["algorithm.server_steps=5"],
     "data_sharing": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
     "pfedme": ["local.lr=0.05"],
+    "fedavg_ft": ["algorithm.tuning_epochs=[1,2]"],
+    "fedbabu": ["algorithm.tuning_epochs=[1]"],
+    "fedrep": ["algorithm.head_epochs=1"],
     "fedavg_pretrained": ["algorithm.pretraining_epochs=1", "algorithm.pretraining_batch_size=500"],
 }
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml") if path.stem != "own")

@@ -44,7 +44,8 @@ def test_nothing_heavy_is_imported_before_something_is_built(script):
 @pytest.mark.parametrize(
     ("words", "code"),
     [(["--cfg", "job"], 0), (["--help"], 0), (["--version"], 0), (["clints=5"], 2), (["rounds=0"], 2),
-     (["algorithm=fedavg", "algorithm.mu=0.1"], 2), (["-sc", "query=bash"], 0)],
+     (["algorithm=fedavg", "algorithm.mu=0.1"], 2), (["-sc", "query=bash"], 0),
+     (["bench", "--help"], 0), (["study", "-h"], 0)],
 )  # fmt: skip
 def test_help_and_refusals_import_nothing_heavy(words, code):
     assert imported(WORDS.format(words=words, code=code)) == "[]"

@@ -57,7 +57,8 @@ def test_a_value_that_is_added_is_there_for_its_own_command_line_alone(composer)
     "words",
     [
         ["clients=many"], ["clientz=3"], ["algorithm=nothing"], ["dataset.source=own"], ["~dataset.root"],
-        ["+dataset.source={name: own}"], ["+dataset.of.whom=own"], ["local={epochs: 2}"], ["dataset.transform=null"], ["seed=${rounds}"],
+        ["+dataset.source={name: own}"], ["+dataset.of.whom=own"], ["local={epochs: 2}"], ["dataset.transform=null"],
+        ["seed=${rounds}"],
     ],
 )  # fmt: skip
 def test_what_is_more_than_single_values_is_left_to_omegaconf(composer, words):
