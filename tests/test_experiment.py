@@ -4,11 +4,11 @@ import json
 
 import pandas as pd
 import pytest
+from composing import checked
 from filelock import FileLock
 from program import FEW, SMALL, metrics, model, only_folder, result, run, same_results
 
 from fedexp import experiment
-from fedexp.config.compose import composed
 
 COLUMNS = [
     "round", "test_accuracy", "test_loss", "local_loss", "round_bytes_up", "round_bytes_down", "bytes_up",
@@ -28,7 +28,7 @@ EVERY_SECOND = ["evaluate.every=2", "targets=[0.05,0.999]", "pictures=true"]
 
 def returned(root, *words):
     """What the Python function returns."""
-    return experiment.run(composed([*SMALL, f"output_root={root}", *words]))
+    return experiment.run(checked(*SMALL, f"output_root={root}", *words))
 
 
 def test_what_a_run_leaves(whole):

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from composing import composed
 from worlds import make_context, make_model, make_world
 
 from fedexp import tree
@@ -12,7 +12,6 @@ from fedexp.algorithms.fedconcat import encoders
 from fedexp.build import build_context, build_dataset
 from fedexp.cli import carry_out
 from fedexp.cli.study import fedavg_encoders, losses, study
-from fedexp.config.compose import CONF
 from fedexp.engine import Engine, Local
 
 
@@ -62,8 +61,7 @@ def test_it_leaves_both_tables(tmp_path, monkeypatch):
         "paper=fedconcat", "dataset=digits", "model=mcmahan_cnn", "model.hidden=16", "partition=dir0.5", "clients=20",
         "local.epochs=1", "tracking=none", f"output_root={tmp_path}", "hardware=cpu",
     ]  # fmt: skip
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", overrides=words)
+    config = composed(*words)
     study(config)
     (table,) = tmp_path.glob("*/information.csv")
     found = pd.read_csv(table)

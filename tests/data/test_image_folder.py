@@ -5,11 +5,10 @@ import os
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from composing import composed
 from PIL import Image
 
 from fedexp.build import build_dataset
-from fedexp.config.compose import CONF
 from fedexp.data import Transform
 from fedexp.data.image_folder import image_folder
 from fedexp.errors import ConfigError
@@ -89,8 +88,7 @@ def test_grey_is_one_channel_whatever_the_kind_of_file(tmp_path, kind):
 
 def configured(folder, *words):
     """The data set that the program builds with dataset=image_folder."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return build_dataset(compose("config", overrides=["dataset=image_folder", f"dataset.root={folder}", *words]))
+    return build_dataset(composed("dataset=image_folder", f"dataset.root={folder}", *words))
 
 
 @pytest.mark.parametrize(("grey", "channels"), [("false", 3), ("true", 1)])

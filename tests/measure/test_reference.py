@@ -9,12 +9,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from composing import composed
 from worlds import by_hand, gap, make_context, make_model, make_world, run_stages, start
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.config.compose import CONF
 from fedexp.config.fingerprint import fingerprint, relevant
 from fedexp.config.schema import check
 from fedexp.data import Transform
@@ -127,8 +126,7 @@ def configured(tmp_path, *more):
         "clients_per_round=10", "rounds=4", "local.epochs=1", "model.hidden=16", "partition.per_client=20",
         f"output_root={tmp_path}", *more,
     ]  # fmt: skip
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=words)
+    return composed(*words)
 
 
 def metrics(tmp_path):
