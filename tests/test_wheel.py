@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from program import FEW
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,7 +22,7 @@ def test_wheel_has_conf_and_runs(tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(site)!r}); import fedexp.main as m;"
         "assert 'site' in m.__file__ and str(m.CONF).startswith(sys.path[0]);"
-        "sys.argv = ['fedexp', 'tracking=none', 'rounds=1', 'model.hidden=8']; m.main()"
+        f"sys.argv = ['fedexp', *{FEW}, 'tracking=none', 'rounds=1', 'model.hidden=8']; m.main()"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

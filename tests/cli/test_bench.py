@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from composing import asked, checked, composed
+from program import FEW
 
 from fedexp.cli import bench, carry_out
 from fedexp.cli.bench import CASES, OurLoop, jobs_and_rounds, measure, peak_memory
@@ -148,7 +149,7 @@ def test_a_run_s_time_is_that_of_its_stages_rounds_and_evaluations(monkeypatch):
 
 def test_the_command_says_what_it_measures_and_prints_its_table(capfd):
     """From this process and from the one that measures: a large run's start, or a round, may take minutes."""
-    assert carry_out("bench", [*SMALL, "local.steps=2", "hardware.workers=1", "rounds=8"]) == 0
+    assert carry_out("bench", [*SMALL, *FEW, "local.steps=2", "hardware.workers=1", "rounds=8"]) == 0
     said = capfd.readouterr().out
     lines = ["composed: 10 clients, 8 rounds", "started in", "warm up", "round 3 of 3", "times the plain loop"]
     assert re.search(".*".join(lines), said, re.DOTALL)

@@ -261,9 +261,9 @@ def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, cap
 
 
 def test_tracking_none_imports_no_wandb(tmp_path):
+    words = [*FEW, "tracking=none", "rounds=1", "model.hidden=8", "hardware.workers=1", "pictures=false"]
     script = (
-        "import sys; sys.argv = ['fedexp', 'tracking=none', 'rounds=1', 'model.hidden=8', 'hardware.workers=1',"
-        "'local.steps=1', 'pictures=false', 'output_root=out'];"
+        f"import sys; sys.argv = ['fedexp', *{words}, 'output_root=out'];"
         "from fedexp.main import main; main(); assert 'wandb' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200)
