@@ -23,6 +23,7 @@ from fedexp.cli.usage import usage
 from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig, lists, refuse_tables
 from fedexp.config.explain import exit_code, say
+from fedexp.config.loader import fewer_maps
 from fedexp.config.schema import GROUPS, check
 from fedexp.config.words import in_order
 from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
@@ -64,7 +65,7 @@ def _hydra(words: list[str]) -> None:
     """Hand the words to Hydra. Raises NoConfig for any error before a run or a sweep has begun."""
     sys.argv[1:] = in_order(words)
     try:
-        with _mode_as_said(words):
+        with _mode_as_said(words), fewer_maps():
             entry()
     except Exception as error:
         explained = isinstance(error, ConfigError | HydraException | OmegaConfBaseException)

@@ -32,7 +32,7 @@ class Loader(ConfigLoaderImpl):
         self.validate_sweep_overrides_legal(overrides, run_mode=RunMode.RUN, from_shell=False)
         files = CachingConfigRepository(self._files)
         self._process_config_searchpath("config", overrides, files)
-        with _fewer_maps():
+        with fewer_maps():
             found = defaults_list.create_defaults_list(
                 files, "config", overrides, prepend_hydra=False, skip_missing=False
             )
@@ -70,7 +70,7 @@ class _Files(ConfigRepository):
 
 
 @contextmanager
-def _fewer_maps() -> Iterator[None]:
+def fewer_maps() -> Iterator[None]:
     """Within this context Hydra makes the map of all choices so far, for interpolations among a file's defaults, only
     where a file has any, and puts the file's defaults into it only where one names them. It makes the map for every
     file and puts all of them in, a third of the time of composing."""
