@@ -1,6 +1,7 @@
 """The one-way order of fedexp's rooms: no module imports one that stands above it, not even for types."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,12 @@ def imports(path):
                 yield module(name.removeprefix("fedexp").removeprefix("."))
 
 
-IMPORTS = {name: sorted({*imports(path)} - {name}) for name, path in MODULES.items()}
+@cache
+def imported():
+    """The modules of fedexp that each of them imports."""
+    return {name: sorted({*imports(path)} - {name}) for name, path in MODULES.items()}
+
+
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -75,19 +81,19 @@ def room(name):
 
 def test_every_module_has_a_room():
     assert [name for name in MODULES if room(name) is None] == []
-    assert len(MODULES) > 100 and sum(map(len, IMPORTS.values())) > 300  # imports are found at all
+    assert len(MODULES) > 100 and sum(map(len, imported().values())) > 300  # imports are found at all
 
 
 @pytest.mark.parametrize("name", MODULES, ids=lambda name: name or "fedexp")
 def test_a_module_imports_from_its_own_room_and_from_below(name):
     own = room(name)
-    for other in IMPORTS[name]:
+    for other in imported()[name]:
         assert room(other) == own or FLOOR[room(other)] < FLOOR[own], f"{name} imports {other}, which is not below it"
         assert (own, room(other)) not in APART, f"{name} imports {other}, which stands beside it"
 
 
 def test_no_modules_import_one_another():
-    left = {name: {*found} for name, found in IMPORTS.items()}
+    left = {name: {*found} for name, found in imported().items()}
     while free := [name for name, found in left.items() if not found]:
         for name in free:
             del left[name]
