@@ -9,12 +9,12 @@ STAMP := .venv/.installed
 run: install
 	$(BIN)/python -m fedexp algorithm=fedcat partition=dir0.1
 
-# A file to a core, in the order of tests/conftest.py; threads would only wait.
+# A file to a core, in the order of tests/conftest.py.
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-all: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ''
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ''
 
 install: $(STAMP)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+# Before PyTorch is imported: threads would wait for the tests beside these, and change rounding.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 _MEMORY = Path("/dev/shm")  # in memory, on Linux; a disk would make every saved file wait
 if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ["TMPDIR"], tempfile.tempdir = str(_MEMORY), None  # for this process and those that tests start
