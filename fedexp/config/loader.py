@@ -16,6 +16,8 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+_HYDRAS_MAP = defaults_list._create_interpolation_map
+
 
 class Loader(ConfigLoaderImpl):
     """Composes what `hydra.compose` does from the same search path, in a third of its time: a file is read once however
@@ -74,12 +76,12 @@ def fewer_maps() -> Iterator[None]:
     """Within this context Hydra makes the map of all choices so far, for interpolations among a file's defaults, only
     where a file has any, and puts the file's defaults into it only where one names them. It makes the map for every
     file and puts all of them in, a third of the time of composing."""
-    before = defaults_list._create_interpolation_map
+    before = defaults_list._create_interpolation_map  # within another such context, what that one has set
 
     def where_used(overrides: Any, defaults: list[InputDefault], self_added: bool) -> Any:
         asking = [each for each in defaults if each.is_interpolation()]
         named = any("defaults" in str(vars(each)) for each in asking)
-        return before(overrides, defaults if named else [], self_added) if asking else None
+        return _HYDRAS_MAP(overrides, defaults if named else [], self_added) if asking else None
 
     defaults_list._create_interpolation_map = where_used  # type: ignore[assignment]
     try:

@@ -6,6 +6,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.compose import CONF, Composer, word
+from fedexp.config.loader import fewer_maps
 from fedexp.errors import ConfigError
 
 
@@ -79,7 +80,11 @@ def test_the_loader_composes_what_hydra_does(words):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composer = Composer()
         for _ in range(2):  # what was read once is not changed by what is composed of it
-            assert_same_nodes(composer._loader.compose(words), compose("config", overrides=words))
+            expected = compose("config", overrides=words)
+            assert_same_nodes(composer._loader.compose(words), expected)
+            with fewer_maps():  # as within the command line's sweeps
+                assert_same_nodes(compose("config", overrides=words), expected)
+                assert_same_nodes(composer._loader.compose(words), expected)
 
 
 def assert_same_nodes(found, expected):
