@@ -1,8 +1,9 @@
 """Which runs belong to which cell, and under which protocol they ran.
 
-A run belongs to a cell if it has the cell's data set, partition and algorithm, and the cell's values of the keys
-that distinguish it from other cells with the same three. Other differences from the cell's own config are its
-deviation, which is reported: only runs with the same deviation are averaged, each once, whatever else was measured.
+A run belongs to a cell if it has the cell's data set, partition and algorithm, the model and the numbers of clients
+that the table sets, and the cell's values of the keys that distinguish it from other cells with the same three. Other
+differences from the cell's own config are its deviation, which is reported: only runs with the same deviation are
+averaged, each once, whatever else was measured.
 """
 
 import math
@@ -17,6 +18,7 @@ from fedexp.report.runs import ABSENT, Recorded, Settings, differing, distinct, 
 from fedexp.sweep.jobs import Job
 
 _NAMES = ("dataset", "partition", "algorithm")
+_NUMBERS = ("clients", "clients_per_round")  # what a whole table may be about: asked for where its cells set it
 
 Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the protocol's value)
 
@@ -76,7 +78,9 @@ class Matcher:
         these are fewer. Runs that the jobs ask for come first, whatever their deviation.
         """
         job, own = jobs[0], _protocol(jobs[0])
-        telling = differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))
+        telling = {*differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))}
+        telling |= {*_NUMBERS} & job.cell.overrides.keys()
+        model = job.plain["model"].get("name") if "model" in job.cell.overrides else None
         asked = {each.fingerprint for each in jobs}
         exact = [
             self._after(run, each.plain["rounds"])
@@ -84,7 +88,8 @@ class Matcher:
         ]  # fmt: skip
         like = [
             run for run in (self._after(run, job.plain["rounds"]) for run in self.by_names.get(_names(job), []))
-            if all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
+            if model in (None, run.name("model"))
+            and all(_same(run.settings.get(key, ABSENT), own.get(key, ABSENT)) for key in telling)
         ]  # fmt: skip
         found = {(run.path, run.rounds): run for run in [*exact, *like]}.values()
         together = by_key(filter(self._counts, found), lambda run: repr(_deviation(run, own)))

@@ -40,6 +40,15 @@ def test_a_paper_that_was_followed_has_a_page_beside_one_for_each_data_set(tmp_p
     assert (tmp_path / "reports" / "runs_digits" / "runs_digits.md").exists()
 
 
+def test_a_run_is_no_cell_of_a_table_about_another_model_or_other_numbers_of_clients(tmp_path):
+    """Table 9 is about a wide model, 11 about half of the clients; table 5 has the run of table 1."""
+    select = 'table.select="fmnist classes2 fedavg$"'
+    (sweep,) = asked("+table=fedconcat_1", select, "table.seeds=[0]", f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.7, 0.8])
+    (page,) = paper_pages(read(tmp_path))
+    assert page.records.dropna(subset="measured").table.tolist() == ["fedconcat_1", "fedconcat_5"]
+
+
 def test_a_study_is_beside_the_published_numbers_and_is_no_run(tmp_path, capsys):
     """Nor is a run of another paper's protocol a measured cell of this one."""
     study = tmp_path / "fmnist-classes2-simple_cnn-fedavg-seed1-466a6d7c7e"
