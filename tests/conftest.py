@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+gc.set_threshold(100_000, 20, 50)  # looking for garbage takes some time of every import and test
+
 # Before PyTorch is imported: threads would wait for the tests beside these, and change rounding.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 _MEMORY = Path("/dev/shm")  # in memory, on Linux; a disk would make every saved file wait
@@ -38,10 +40,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Look for garbage less often, and not among what has been imported, which takes some time of every test."""
+    """What has been imported is not looked through for garbage."""
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Nor is what the tests have left, five times by pytest and again by Python at its end; once will do."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture
