@@ -88,7 +88,7 @@ def published(root, tmp_path_factory, monkeypatch):
     site = tmp_path_factory.mktemp("site")
     archive = shutil.make_archive(str(site / "tiny-imagenet-200"), "zip", root, "tiny-imagenet-200")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=site)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         monkeypatch.setattr(module, "_URL", f"http://127.0.0.1:{server.server_port}/tiny-imagenet-200.zip")
         declare(monkeypatch, archive)
         yield site / "tiny-imagenet-200.zip"

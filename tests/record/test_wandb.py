@@ -175,7 +175,7 @@ def server():
                 pass
 
         running.append(ThreadingHTTPServer(("127.0.0.1", 0), Answer))
-        threading.Thread(target=running[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=running[-1].serve_forever, args=[0.01], daemon=True).start()
         return f"http://127.0.0.1:{running[-1].server_port}"
 
     ended = threading.Event()
