@@ -120,8 +120,11 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
     if skew is not None:
         parts = thinned(parts, dataset.train_y, skew, config.seed)
     train, held = hold_out(parts, float(holdout), config.seed)
+    x = dataset.train_x
+    if x.dim() == 4 and hardware.torch_device.type == "cpu":  # as local training takes its batches
+        x = x.contiguous(memory_format=torch.channels_last)
     world = World(
-        dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y,
+        x, dataset.train_y, dataset.test_x, dataset.test_y,
         torch.cat(train).long(), torch.tensor([len(part) for part in train]),
         dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
         torch.cat(held).long(), torch.tensor([len(part) for part in held]),

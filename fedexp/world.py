@@ -115,7 +115,7 @@ class World:
             keys = (mix(keys.unsqueeze(-1)) * 0x2545F49 + mix(position + (1 << 30))).reshape(-1)
         else:
             keys = None
-        x = self.transform(self.x[flat], keys, self.dtype)
+        x = self.transform(_chosen(self.x, flat), keys, self.dtype)
         if self.noise is not None:
             x = self.noise.added(x, flat, keys)
         return x.view(*rows.shape, *self.shape)
@@ -136,3 +136,10 @@ class World:
         moved = {name: getattr(self, name).to(device) for name in names if getattr(self, name) is not None}
         noise = self.noise and replace(self.noise, deviation=self.noise.deviation.to(device))
         return replace(self, **moved, noise=noise)
+
+
+def _chosen(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows] in the memory format of x, several times as fast as by indexing, which copies number by number."""
+    if x.dim() == 4 and not x.is_contiguous():
+        return x.movedim(1, -1).index_select(0, rows).movedim(-1, 1)
+    return x.index_select(0, rows)

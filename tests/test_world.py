@@ -43,6 +43,16 @@ def test_prepare_scales_bytes_to_unit_interval():
     torch.testing.assert_close(x[1, 0], world.x[2].double() / 255)
 
 
+@pytest.mark.parametrize("transform", [Transform([0.3], [0.5]), Transform(crop=8, pad=1, flip=True), Transform()])
+def test_images_are_prepared_alike_in_either_memory_format(transform):
+    world = make_world(shape=(3, 8, 8), transform=transform)
+    other = replace(world, x=world.x.contiguous(memory_format=torch.channels_last))
+    assert other.x.stride() != world.x.stride()
+    rows, keys = torch.tensor([[5, 0, 5], [2, 1, 3]]), torch.tensor([7, 8])
+    assert torch.equal(other.prepare(rows, keys), world.prepare(rows, keys))
+    assert torch.equal(other.prepare(rows[0]), world.prepare(rows[0]))
+
+
 def test_partition_hash_names_the_split_and_its_labels():
     """A hash of sizes, rows and labels, 8 bytes a number; of what the examples look like nothing is in it."""
     x = torch.zeros(3, 1, 4, 4, dtype=torch.uint8)

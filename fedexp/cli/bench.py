@@ -9,7 +9,7 @@
     python -m fedexp bench +table=fedcat_1              # hours of a table, row by row, or of a sweep of several values:
                                                         # a round of each kind of run is measured
 
-The plain loop is FedAvg as one would write it; the floor is the same with all that is known to make it fast on a CPU
+The plain loop is FedAvg as one would write it; the floor is the same with what is known to be fast on a CPU
 (fedexp/cli/hand_written.py). The loops alternate in one process (a fresh one for each case), round by round, on the
 same data, model and settings; whole rounds are timed: selection, copying, training, merging and, for fedexp, the
 measures. The hand-written loops do not augment, and they know no algorithm but FedAvg: other runs are only timed.

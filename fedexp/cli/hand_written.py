@@ -42,7 +42,7 @@ class PlainLoop:
         self.net = self.build(world.shape, world.classes).to(world.device, world.dtype).train()
         self.rounds = self.examples = 0
         self.weights = copy.deepcopy(self.net.state_dict())
-        self.x = torch.cat([world.prepare(rows) for rows in torch.arange(len(world.y)).split(5000)])
+        self.x = torch.cat([world.prepare(rows).contiguous() for rows in torch.arange(len(world.y)).split(5000)])
         self.y, self.clients = world.y, [world.of(client) for client in range(world.clients)]
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -93,7 +93,7 @@ class PlainLoop:
 
 
 class Floor(PlainLoop):
-    """The fastest known way on a CPU without changing a layer's algorithm: one process per core with one thread each,
+    """What is known to be fast on a CPU, without changing a layer's algorithm: one process a core with one thread,
     weights in shared memory, freed memory kept, channels last, pooling before ReLU, fused steps."""
 
     def __init__(self, config: DictConfig, ctx: Context) -> None:

@@ -140,12 +140,12 @@ class LocalTraining:
         optimizer = Optimizer(tensors, local, local.rate(number), fused=True)
         plan = () if untrained else batches(self.seed, number, owner, len(rows), local, each.stream)
         for step, positions in enumerate(plan):
-            chosen, key = rows[positions.to(rows.device)], client.key + step
+            chosen, key = rows.index_select(0, positions.to(rows.device)), client.key + step
             x = world.prepare(chosen, key)
             if x.dim() == 4:  # makes the first convolution, of few channels, faster
                 x = x.to(memory_format=torch.channels_last)
             share = torch.full((len(chosen),), 1 / len(chosen), dtype=world.dtype, device=x.device)
-            batch = Batch(x, world.y[chosen], share, key)
+            batch = Batch(x, world.y.index_select(0, chosen), share, key)
             loss, statistics = self.objective(algorithm, params, batch, client, padded=False, alone=True)
             found = torch.autograd.grad(loss, tensors, materialize_grads=True)
             with torch.no_grad():

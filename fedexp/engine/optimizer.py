@@ -20,6 +20,7 @@ class Optimizer:
     def __init__(self, weights: list[Tensor], local: Local, lr: float | Tensor, fused: bool) -> None:
         self.local, self.lr, self.fused = local, lr, fused
         slots = {"sgd": 1 if local.momentum else 0, "adam": 2}[local.optimizer]
+        weights = [_as_it_lies(weight) for weight in weights] if fused else weights
         self.memory = [[torch.zeros_like(weight) for weight in weights] for _ in range(slots)]
         self.taken = torch.zeros(())  # steps taken, for Adam's bias correction
 
@@ -27,7 +28,8 @@ class Optimizer:
     def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
         """One step. active: of only the first `active` rows of a stack (weights and grads are already those rows)."""
         if self.fused:
-            grads = [_laid_out_as(weight, grad) for weight, grad in zip(weights, grads)]
+            grads = [_as_it_lies(_laid_out_as(weight, grad)) for weight, grad in zip(weights, grads)]
+            weights = [_as_it_lies(weight) for weight in weights]
         memory = [[row if active is None else row[:active] for row in slot] for slot in self.memory]
         if self.local.optimizer == "adam":
             steps = [self.taken.clone() for _ in weights]
@@ -48,6 +50,11 @@ class Optimizer:
 def _laid_out_as(weight: Tensor, grad: Tensor) -> Tensor:
     """The gradient in its weight's memory format: PyTorch's fused kernels walk memory and ignore strides."""
     return grad if grad.stride() == weight.stride() else torch.empty_like(weight).copy_(grad)
+
+
+def _as_it_lies(tensor: Tensor) -> Tensor:
+    """A view with its dimensions in the order of memory: PyTorch's fused SGD copies a tensor that is in another."""
+    return tensor if tensor.dim() != 4 or tensor.is_contiguous() else tensor.movedim(1, -1)
 
 
 def clip(grads: Params, largest: float, stacked: bool, model: list[str]) -> Params:

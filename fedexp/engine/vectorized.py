@@ -164,7 +164,7 @@ def _batches(
     at_once = max(1, _PREPARED // (rows[0].numel() * math.prod(world.shape)))
     for first in range(0, taken[0], at_once):
         block = slice(first, first + at_once), slice(count[first])
-        x, y = world.prepare(rows[block], keys[block]), world.y[rows[block]]
+        x, y = world.prepare(rows[block], keys[block]).contiguous(), world.y[rows[block]]
         for step, active in enumerate(count[first : first + at_once]):
             batch = Batch(x[step, :active], y[step, :active], share[first + step, :active], keys[first + step, :active])
             yield active, batch, padded[first + step]

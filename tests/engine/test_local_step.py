@@ -7,6 +7,7 @@ import pytest
 import torch
 from composing import checked
 from options import ALGORITHMS, words_of
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import gap, make_context, make_model, make_world, rounds, run_stages
 
@@ -50,6 +51,30 @@ def test_a_local_step_is_at_most_50_kernels():
     more -= Counter(all=1, _local_scalar_dense=1)  # on the CPU as the round is laid out: whether a step is padded
     assert 40 < more.total() <= 50, more
     assert not more.keys() & {"fill_", "ne", "scalar_tensor", "copy_", "_to_copy", "item"}, more
+
+
+def copies(steps):
+    """The shapes of all tensors of four dimensions that so many steps of a worker's client copy before and after
+    PyTorch's own backward pass."""
+    words = ["dataset=made", "dataset.shape=[3,16,16]", "dataset.train=40", "dataset.test=8", "partition=iid"]
+    words += ["clients=1", "clients_per_round=1", "rounds=1", "model=simple_cnn", "hardware=cpu", "hardware.workers=1"]
+    words += ["local.batch_size=8", f"local.steps={steps}", "local.momentum=0.9", "hardware.convolution=direct"]
+    config = checked(*words)
+    ctx = build_context(config, build_dataset(config))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+        run_stages(build_algorithm(config), ctx)
+    copied = [each.input_shapes[0] for each in found.events() if each.name == "aten::copy_" and not backward(each)]
+    return Counter(tuple(shape) for shape in copied if len(shape) == 4)
+
+
+def backward(event):
+    """Whether an event is within a backward pass."""
+    return event.cpu_parent is not None and ("Backward" in event.cpu_parent.name or backward(event.cpu_parent))
+
+
+def test_a_worker_copies_images_once_a_step_and_weights_never():
+    """Bytes become numbers, once; from there on all of it lies in memory as convolutions and the optimizer take it."""
+    assert copies(4) - copies(2) == Counter({(8, 3, 16, 16): 2})
 
 
 _ALWAYS = ("fedavg", "scaffold")
