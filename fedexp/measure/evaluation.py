@@ -4,7 +4,9 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
+from fedexp import tree
 from fedexp.algorithms.fedavg import Stage
 from fedexp.config.schema import Evaluate
 from fedexp.errors import require
@@ -40,7 +42,8 @@ class Evaluation:
     def row(self, stage: Stage, done: Round) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
         """A finished round's row, and tables by name. Only here do its numbers leave the device."""
         algorithm, state, ctx = stage.algorithm, done.after, done.ctx
-        score, loss = accuracy.test(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
+        used = {**state, "params": tree.apply(_as_images, state["params"])}
+        score, loss = accuracy.test(lambda x: algorithm.predict(used, ctx.model, x), ctx.world)
         found = {"test_accuracy": score, "test_loss": loss}
         if len(done.ids):  # otherwise no client took part, and there is nothing to measure
             found |= {"local_loss": done.loss.double().mean()}
@@ -64,3 +67,9 @@ class Evaluation:
             return {}, {}
         found, table = clients.evaluate(done.algorithm, done.after, ids, done.ctx, self.world, self.settings.on)
         return found, {"clients": table}
+
+
+def _as_images(weight: Tensor) -> Tensor:
+    """A convolution's weights in the memory format in which test images are given to it; images of one channel alone
+    would not tell PyTorch which that is."""
+    return weight.contiguous(memory_format=torch.channels_last) if weight.dim() == 4 else weight
