@@ -3,6 +3,7 @@
 import inspect
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,11 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
 
 
 def build_dataset(config: DictConfig) -> Dataset:
-    """All examples, on the CPU."""
-    return construct(config.dataset)
+    """All examples, on the CPU. Where it trains too, images to train on lie in memory as its convolutions take them."""
+    dataset: Dataset = construct(config.dataset)
+    if dataset.train_x.dim() != 4 or section(config, "hardware").torch_device.type != "cpu":
+        return dataset
+    return replace(dataset, train_x=dataset.train_x.contiguous(memory_format=torch.channels_last))
 
 
 def build_context(config: DictConfig, dataset: Dataset) -> Context:
@@ -120,11 +124,8 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
     if skew is not None:
         parts = thinned(parts, dataset.train_y, skew, config.seed)
     train, held = hold_out(parts, float(holdout), config.seed)
-    x = dataset.train_x
-    if x.dim() == 4 and hardware.torch_device.type == "cpu":  # as local training takes its batches
-        x = x.contiguous(memory_format=torch.channels_last)
     world = World(
-        x, dataset.train_y, dataset.test_x, dataset.test_y,
+        dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y,
         torch.cat(train).long(), torch.tensor([len(part) for part in train]),
         dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
         torch.cat(held).long(), torch.tensor([len(part) for part in held]),
