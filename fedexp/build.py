@@ -22,6 +22,7 @@ from fedexp.errors import ConfigError, require
 from fedexp.measure import Measure
 from fedexp.measure.reference import Reference
 from fedexp.models import Model, pretrained
+from fedexp.models.convolution import channels_last
 from fedexp.partition.quantity import thinned
 from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
@@ -79,11 +80,10 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
 
 
 def build_dataset(config: DictConfig) -> Dataset:
-    """All examples, on the CPU. Where it trains too, images to train on lie in memory as its convolutions take them."""
+    """All examples, on the CPU. Those to train on are channels last where the CPU trains, too."""
     dataset: Dataset = construct(config.dataset)
-    if dataset.train_x.dim() != 4 or section(config, "hardware").torch_device.type != "cpu":
-        return dataset
-    return replace(dataset, train_x=dataset.train_x.contiguous(memory_format=torch.channels_last))
+    on_cpu = section(config, "hardware").torch_device.type == "cpu"
+    return replace(dataset, train_x=channels_last(dataset.train_x)) if on_cpu else dataset
 
 
 def build_context(config: DictConfig, dataset: Dataset) -> Context:

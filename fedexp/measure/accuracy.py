@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedexp.models.convolution import channels_last
 from fedexp.world import World
 
 
@@ -14,10 +15,7 @@ def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> I
     """(logits, labels) of all test examples, `chunk` at a time."""
     for start in range(0, len(world.test_y), chunk):
         rows = slice(start, start + chunk)
-        x = world.prepare_test(rows)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        yield predict(x), world.test_y[rows]
+        yield predict(channels_last(world.prepare_test(rows))), world.test_y[rows]
 
 
 @torch.no_grad()

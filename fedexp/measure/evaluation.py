@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import Stage
@@ -12,6 +11,7 @@ from fedexp.config.schema import Evaluate
 from fedexp.errors import require
 from fedexp.measure import Measure, accuracy, clients, numbers
 from fedexp.measure.reference import Reference
+from fedexp.models.convolution import channels_last
 from fedexp.round import Round
 from fedexp.world import World
 
@@ -42,7 +42,8 @@ class Evaluation:
     def row(self, stage: Stage, done: Round) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
         """A finished round's row, and tables by name. Only here do its numbers leave the device."""
         algorithm, state, ctx = stage.algorithm, done.after, done.ctx
-        used = {**state, "params": tree.apply(_as_images, state["params"])}
+        # As the test images are: images of one channel alone would not tell PyTorch that they are channels last.
+        used = {**state, "params": tree.apply(channels_last, state["params"])}
         score, loss = accuracy.test(lambda x: algorithm.predict(used, ctx.model, x), ctx.world)
         found = {"test_accuracy": score, "test_loss": loss}
         if len(done.ids):  # otherwise no client took part, and there is nothing to measure
@@ -67,9 +68,3 @@ class Evaluation:
             return {}, {}
         found, table = clients.evaluate(done.algorithm, done.after, ids, done.ctx, self.world, self.settings.on)
         return found, {"clients": table}
-
-
-def _as_images(weight: Tensor) -> Tensor:
-    """A convolution's weights in the memory format in which test images are given to it; images of one channel alone
-    would not tell PyTorch which that is."""
-    return weight.contiguous(memory_format=torch.channels_last) if weight.dim() == 4 else weight

@@ -26,13 +26,17 @@ _POINTS = {  # by the side of an input tile: where polynomials are evaluated, be
 _TILES_AT_ONCE = 512  # large enough for the threads of a matrix product, small enough for a cache
 
 
+def channels_last(tensor: Tensor) -> Tensor:
+    """Images or weights, of four dimensions, in the memory format in which convolutions on a CPU are fastest; any other
+    tensor as it is."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
 def laid_out(tensor: Tensor) -> Tensor:
     """A tensor of four dimensions, as weights [O, C, r, r] are, in the memory format in which convolutions on a CPU
     take weights and give their gradients: in another, every step would copy both. Other tensors stay as they are, and
     so do those in double precision, for which PyTorch has other convolutions."""
-    if tensor.dim() != 4 or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-        return tensor
-    return tensor.contiguous(memory_format=torch.channels_last)
+    return channels_last(tensor) if tensor.dtype == torch.float32 and tensor.device.type == "cpu" else tensor
 
 
 def tile_sizes(x: Tensor, weight: Tensor, padding: int) -> list[int]:
