@@ -24,7 +24,7 @@ def leave_run(job, accuracies, status="finished", root=None, columns=None, **cha
         for number, accuracy in enumerate(accuracies, first)
     ]  # fmt: skip
     folder.write_metrics(rows)
-    totals = {"bytes_up": rows[-1]["bytes_up"], "bytes_down": rows[-1]["bytes_down"]}
+    totals = {name: rows[-1][name] for name in ("bytes_up", "bytes_down", "seconds")}
     found = {"final_accuracy": accuracies[-1], "best_accuracy": max(accuracies), "fingerprint": folder.fingerprint}
     folder.write_result({"status": status, "rounds": config.rounds, **found, **totals})
     return folder.path

@@ -18,7 +18,6 @@ imports and composing: data, clients, model and what the algorithm begins with. 
 process and its workers of what each had at most; pages that they share count in each.
 """
 
-import json
 import multiprocessing
 import os
 import statistics
@@ -61,8 +60,6 @@ CASES = {
         "local.batch_size=8", "local.epochs=5",
     ],
 }  # fmt: skip
-# Keys on which a run's speed hardly depends: runs that differ in these alone are timed once.
-_ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds", "pictures")
 
 
 class OurLoop:
@@ -243,13 +240,13 @@ def in_a_fresh_process(config: DictConfig, rounds: int, fast: bool) -> dict[str,
 
 def print_hours(jobs: list[Job]) -> None:
     """Hours of each row of a table, or of each run of a sweep, one run after another on this machine."""
-    known: dict[str, float] = {}
+    known: dict[tuple[str, int], float] = {}
     rows: dict[str, list[float]] = {}
     for job in jobs:
         if job.plain is None:
             raise job.error
         check(job.config)
-        kind = json.dumps({key: value for key, value in job.plain.items() if key not in _ALIKE}, sort_keys=True)
+        kind = job.kind, job.plain["rounds"]
         if kind not in known:
             print(f"a round of {job.name}", flush=True)
             known[kind] = in_a_fresh_process(job.config, 1, fast=True)["run"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from fedexp.sweep.table import Cell, Table
 
 _MOST = 100_000  # runs of a sweep; all are composed before it begins
 _FREE = (*GROUPS, *PARTS, "tracking")  # groups whose keys depend on the option chosen
+# Keys on which the time that a round takes hardly depends.
+_ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "sweep", "checkpoint_seconds", "pictures")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class Job:
     def config(self) -> DictConfig | None:
         """Made when it is asked for: of thousands of runs they fill the memory, and most are never needed."""
         return None if self.make is None else self.make()
+
+    @property
+    def kind(self) -> str:
+        """What this run has in common with those whose rounds take about as long as its own."""
+        keys = {key: value for key, value in (self.plain or {}).items() if key not in (*_ALIKE, "rounds")}
+        return json.dumps(keys, sort_keys=True)
 
 
 @dataclass(frozen=True)

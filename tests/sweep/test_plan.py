@@ -18,7 +18,7 @@ def sweep(tmp_path):
     (found,) = asked("algorithm=fedavg,fedcat,nothing", "seed=0,1", "rounds=4", f"output_root={tmp_path}")
     leave_run(found.jobs[0], [0.5])
     stopped = leave_run(found.jobs[1], [0.4], status="interrupted") / "result.json"
-    stopped.write_text(json.dumps({**json.loads(stopped.read_text()), "rounds": 2}))
+    stopped.write_text(json.dumps({**json.loads(stopped.read_text()), "rounds": 2, "seconds": 14}))
     return found
 
 
@@ -45,6 +45,26 @@ def test_the_runs_are_counted_by_what_is_left_to_do(sweep):
     show(sweep, planned(sweep), console)
     said = console.file.getvalue()
     assert "6 runs of 6 cells, 1 done, 3 to do, 2 cannot be composed" in said
+
+
+def test_what_is_left_takes_as_long_as_the_rounds_of_its_kind(sweep):
+    """Six rounds of FedAvg took 4 and 14 seconds; the rounds of FedCat are of another kind."""
+    found = {run.cells[0]: run.left for run in planned(sweep)}
+    assert found["algorithm=fedavg seed=1"] == pytest.approx(2 * (4 + 14) / 6)
+    assert {name for name, left in found.items() if left is None} == found.keys() - {"algorithm=fedavg seed=1"}
+    console = Console(file=io.StringIO(), width=100)
+    show(sweep, planned(sweep), console)
+    said = " ".join(console.file.getvalue().split())
+    assert "algorithm=fedavg seed=0 4 4.0 s finished" in said
+    assert "algorithm=fedavg seed=1 4 about 6.0 s interrupted after round 2" in said
+    assert "about 6.0 s for 1 of them" in said and "the time of the other 2" in said
+
+
+def test_only_what_makes_no_difference_to_speed_is_of_the_same_kind(tmp_path):
+    (found,) = asked("seed=0,1", "partition=iid,dir0.1", "rounds=4,5", f"output_root={tmp_path}")
+    assert len({job.kind for job in found.jobs}) == 1
+    (found,) = asked("model=resnet9,vgg9", "local.epochs=1,2", "hardware.workers=1,2", f"output_root={tmp_path}")
+    assert len({job.kind for job in found.jobs}) == 8
 
 
 @pytest.mark.parametrize("words", [["--dry-run", "-m"], ["--cfg=job", "-m"]])
