@@ -35,7 +35,7 @@ _COMMANDS = [
 _FLAGS = [
     ("--help", "this; with words before it, for what they choose: fedexp algorithm=fedprox --help"),
     ("--cfg job", "the composed config, without running"),
-    ("--dry-run", "lists a sweep's runs, their state and, where known, their time, without running them; also -m ... --cfg job"),
+    ("--dry-run", "lists a sweep's runs with their state and time, without running them; also -m ... --cfg job"),
     ("--version", "fedexp's"), ("--hydra-help", "Hydra's own flags, launchers and sweepers"),
 ]  # fmt: skip
 
