@@ -5,7 +5,8 @@
     python -m fedexp report table=fedcat_1 +scale=quick
     python -m fedexp report outputs/                        any runs, by the keys in which they differ, a page for each
                                                             data set; and the tables of each paper whose protocol some
-                                                            of them follow
+                                                            of them follow, with what outputs/remarks.yaml, if it
+                                                            is there, says of a table (fedcat_1: "One seed.")
     python -m fedexp report outputs/ baseline=fedavg target=0.8
     python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or describe it; writes no files
 
@@ -36,7 +37,7 @@ from fedexp.report.any_runs import by_data_set
 from fedexp.report.comparison import compare
 from fedexp.report.dashboard import dashboard
 from fedexp.report.page import Page
-from fedexp.report.paper_pages import paper_pages
+from fedexp.report.paper_pages import paper_pages, read_remarks
 from fedexp.report.runs import read
 from fedexp.report.writers import terminal, write
 from fedexp.sweep.jobs import sweeps
@@ -96,12 +97,13 @@ def _targets(text: str | None) -> list[float] | None:
 
 def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict[str, Any]) -> None:
     require(not rest, "words", " ".join(rest), "no such folder")
-    runs = read(*folders)
+    runs, remarks = read(*folders), read_remarks(folders[0])
     require(bool(runs), "words", " ".join(map(str, folders)), "no runs there")
     reports, pages = to or folders[0] / "reports", by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
-    for page in paper_pages(runs, asked["targets"]):  # the baseline asked for need not be in a paper's tables
+    # The baseline asked for need not be in a paper's tables.
+    for page in paper_pages(runs, asked["targets"], remarks=remarks):
         _write(page, reports / page.name)
 
 

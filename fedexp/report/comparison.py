@@ -3,19 +3,18 @@
 import math
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from statistics import fmean
 
 import pandas as pd
 
-from fedexp.report import agreement, curves, maps
+from fedexp.report import curves, lines, maps
 from fedexp.report.groups import Group, by_key
-from fedexp.report.matching import Matcher, Variant, in_words
+from fedexp.report.matching import Matcher, in_words
 from fedexp.report.measured import Measured, digits, measure, number
 from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
 from fedexp.report.results import sheets
 from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import Sweep
-from fedexp.sweep.table import Cell, Table
+from fedexp.sweep.table import Table
 
 _NEAR = 1.5  # percentage points: a measured accuracy at most this far from the published one agrees with it
 
@@ -35,7 +34,8 @@ def compare(
     if sweep.scale:
         page.name, page.title = f"{table.name}_{sweep.scale}", f"{table.title} ({sweep.scale})"
     page.lead = _lead(sweep, measured)
-    page.sheets = [_sheet(table, measured), _what_was_run(table, measured), _agreement(table, measured)]
+    page.sheets = [_sheet(table, measured), _what_was_run(table, measured), lines.sheet(table, measured)]
+    page.sheets = [sheet for sheet in page.sheets if sheet.rows]
     if groups := _groups(table, measured):
         page.sheets += sheets(groups, targets, baseline)[0]
     page.notes = _notes(measured)
@@ -44,26 +44,23 @@ def compare(
 
 
 def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
-    table = sweep.table
-    done = [each for each in measured if each.values]
-    kinds = dict.fromkeys(cell.measure.words for cell in table.cells)
-    lines = [
-        f"{len(done)} of {len(measured)} cells measured; {table.repetitions} asked for: {len(table.seeds)}. A cell: "
-        f"measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
-        "Best in bold, second best underlined or in italics.",
-        *([_in_full(measured)] if table.program is None else []),
-    ]
+    table, done = sweep.table, [each for each in measured if each.values]
+    seeds = f"{table.repetitions} asked for: {len(table.seeds)}, run: {_range(len(each.values) for each in done)}"
+    counted = f"{len(done)} of {len(measured)} cells measured; {seeds}."
+    in_full = _in_full(measured) if table.program is None else ""
+    said = " ".join(filter(None, [counted, in_full, lines.rank_agreement(table, measured)]))
     if not sweep.scale:
-        return lines
+        return [said]
     return [
         f"Scale: {sweep.scale}. The runs are made smaller than the paper's and use embedded data in place of the "
         "published; they show that the table works, not what it would say.",
-        *lines,
+        said,
     ]
 
 
 def _in_full(measured: list[Measured]) -> str:
-    """How many accuracies were measured in all of the protocol's rounds, and how many of these are near the paper's."""
+    """How many accuracies were measured in all of the protocol's rounds, how many of these are near the paper's, and
+    which are not."""
     full = [
         each for each in measured
         if each.cell.measure.is_accuracy and each.variant.rounds == each.rounds_of_protocol
@@ -71,24 +68,33 @@ def _in_full(measured: list[Measured]) -> str:
     ]  # fmt: skip
     if not full:
         return "No cell was run for all rounds of the protocol."
-    near = [each for each in full if abs(each.difference) <= max(_NEAR, each.printed.std or 0.0)]
-    return (
-        f"Cells that were run for all rounds of the protocol: {len(full)}. Those of them within {_NEAR} points of what "
-        f"was published, or within the published standard deviation where that is more: {len(near)}."
+    far = [each for each in full if abs(each.difference) > max(_NEAR, each.printed.std or 0.0)]
+    said = (
+        f"Cells that were run for all rounds of the protocol: {len(full)}; of these within {_NEAR} points of what was "
+        f"published, or within the published standard deviation where that is more: {len(full) - len(far)}."
     )
+    names = (f"{each.cell.name} ({each.difference:+.{digits(each.cell)}f})" for each in far)
+    return f"{said} Further off: {', '.join(names)}." if far else said
 
 
 def _sheet(table: Table, measured: list[Measured]) -> Sheet:
-    marks = _marks(table, measured)
+    marks = lines.marks(table, measured)
     entries = {each.place: _entry(each, marks.get(each.place, "")) for each in measured}
     rows = [[Entry(row), *(entries.get((row, column), Entry("")) for column in table.columns)] for row in table.rows]
-    return Sheet("Measured beside published", ["", *table.columns], rows)
+    kinds = dict.fromkeys(cell.measure.words for cell in table.cells)
+    caption = (
+        f"Measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
+        "Best in bold, second best underlined or in italics."
+    )
+    return Sheet("Measured beside published", ["", *table.columns], rows, caption)
 
 
 def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
     rows = []
     for row, there in by_key(measured, lambda each: each.cell.row).items():
         done = [each for each in there if each.values]
+        if not done:
+            continue
         seeds = _range(len(each.values) for each in done)
         counted = table.program is None  # a study has no rounds
         rounds = _range(each.variant.rounds for each in done if counted)
@@ -103,38 +109,6 @@ def _what_was_run(table: Table, measured: list[Measured]) -> Sheet:
         rows.append([Entry(text) for text in texts])
     header = ["", "cells", f"{table.repetitions} / asked", "rounds run / in the protocol", "data used", "commit"]
     return Sheet("What was run", header, rows)
-
-
-def _marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
-    """Best and second best along each line whose cells are comparable (`_alike`)."""
-    found: dict[tuple[str, str], str] = {}
-    for line in _compared(table, measured).values():
-        if not _alike(line):
-            continue
-        values = {each.place: each.mean for each in line}
-        shown = {each.place: number(each.mean, each.cell) for each in line}
-        found |= agreement.marks(values, shown, line[0].cell.measure.higher_is_better)
-    return found
-
-
-def _compared(table: Table, measured: list[Measured]) -> dict[str, list[Measured]]:
-    """Cells that are compared with one another: those of a row, or those of a column if the table says so."""
-    lines = by_key(measured, lambda each: each.cell.row if table.compare == "columns" else each.cell.column)
-    return {name: line for name, line in lines.items() if len(line) > 1}
-
-
-def _other(table: Table, cell: Cell) -> str:
-    return cell.column if table.compare == "columns" else cell.row
-
-
-def _alike(line: list[Measured]) -> bool:
-    """Whether the measured cells of a line ran under protocols that deviate in the same way, on the same data."""
-    return len({(_shared(each.variant), each.variant.data) for each in line if each.values}) <= 1
-
-
-def _shared(variant: Variant) -> str:
-    """The deviation in keys that do not belong to an algorithm or a model."""
-    return repr([part for part in variant.deviation if not part[0].startswith(("algorithm.", "model."))])
 
 
 def _entry(each: Measured, mark: str) -> Entry:
@@ -154,32 +128,6 @@ def _entry(each: Measured, mark: str) -> Entry:
 def _range(numbers: Iterable[int]) -> str:
     known = sorted(set(numbers))
     return NOTHING if not known else str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
-
-
-def _agreement(table: Table, measured: list[Measured]) -> Sheet:
-    """The best of each row (or column) as measured and as printed, and Spearman's rank correlation."""
-    rows, correlations, agreed, decided = [], [], 0, 0
-    for name, line in _compared(table, measured).items():
-        higher = line[0].cell.measure.higher_is_better
-        both = [each for each in line if each.values]
-        correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in both])
-        here = agreement.winner({_other(table, each.cell): each.mean for each in both}, higher)
-        there = agreement.winner({_other(table, each.cell): each.printed.number for each in both}, higher)
-        alike = _alike(line)
-        if alike and len(both) > 1:
-            decided, agreed = decided + 1, agreed + (here == there)
-            correlations += [] if math.isnan(correlation) else [correlation]
-        rows.append([
-            Entry(name), Entry(here if alike else "not comparable"), Entry(there),
-            Entry(NOTHING if math.isnan(correlation) or not alike else f"{correlation:+.2f}"),
-            Entry(f"{len(both)} of {len(line)}"),
-        ])  # fmt: skip
-    caption = f"The winner agrees in {agreed} of {decided}. " if decided else "Nothing to compare yet. "
-    if correlations:
-        caption += f"Mean rank correlation {fmean(correlations):+.2f}. "
-    header = ["", "best as measured", "best as published (of those measured)", "Spearman", "cells"]
-    caption += "Lines whose runs differ in protocol or data are not compared."
-    return Sheet("Agreement with the paper", header, rows, caption)
 
 
 def _notes(measured: list[Measured]) -> list[str]:

@@ -1,14 +1,16 @@
 """Runs of papers' protocols beside the printed values: one page per paper."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import yaml
 from hydra import initialize_config_dir
 
 from fedexp.config.compose import CONF, Composer
+from fedexp.errors import ConfigError, require
 from fedexp.report.comparison import compare
 from fedexp.report.page import Page
 from fedexp.report.runs import Recorded
@@ -17,11 +19,12 @@ from fedexp.sweep.table import Cell, Table
 
 
 def paper_pages(
-    runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
-) -> Iterator[Page]:
+    runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None,
+    remarks: Mapping[str, str] | None = None,
+) -> Iterator[Page]:  # fmt: skip
     """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, and
     of whose tables they measured some cell: those tables, one after another. targets and baseline: as in
-    any_runs.compare_runs."""
+    any_runs.compare_runs. remarks: what is to be said of tables, by their name."""
     for paper, names in _tables().items():
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
         if not own:
@@ -36,7 +39,7 @@ def paper_pages(
             ]  # fmt: skip
         measured = [page for page in pages if page.records["measured"].notna().any()]
         if measured:
-            yield _joined(paper, measured)
+            yield _joined(paper, measured, remarks or {})
 
 
 def _tables() -> dict[str, list[str]]:
@@ -57,12 +60,29 @@ def _may_hold(table: Table, runs: Sequence[Recorded]) -> Callable[[Cell], bool]:
     return lambda cell: (cell.overrides.get("dataset"), cell.overrides.get("algorithm")) in there
 
 
-def _joined(paper: str, pages: Sequence[Page]) -> Page:
+def read_remarks(folder: Path) -> dict[str, str]:
+    """What the file remarks.yaml in a folder of runs, if there is one, says of published tables, by their name. Raises
+    ConfigError for anything else in it."""
+    file = folder / "remarks.yaml"
+    try:
+        found = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError("remarks", file, f"cannot be read ({error})") from error
+    known = [name for names in _tables().values() for name in names]
+    right = f"must give texts by the name of a table, which are: {', '.join(known)}"
+    require(isinstance(found, dict) and all(isinstance(text, str) for text in found.values()), "remarks", file, right)
+    for name in found:
+        require(name in known, f"remarks.{name}", file, right)
+    return found
+
+
+def _joined(paper: str, pages: Sequence[Page], remarks: Mapping[str, str]) -> Page:
     """The pages of a paper's tables as one page, in which each part names its table."""
     name = pages[0].title.partition(",")[0]  # of "FedCat, table 1: ..."
     whole = Page(paper, f"{name}: measured beside published")
     for page in pages:
-        whole.lead += [f"{page.title}. {page.lead[0]}", *page.lead[1:]]
+        remark = " ".join(remarks.get(page.name, "").split())
+        whole.lead.append(" ".join(filter(None, [f"{page.title}.", *page.lead, remark])))
         table = page.title.partition(":")[0]  # "FedCat, table 1"
         whole.sheets += [replace(sheet, title=f"{table}: {sheet.title}") for sheet in page.sheets]
         whole.notes += [f"{table}: {note}" for note in page.notes]

@@ -65,6 +65,8 @@ def test_marks_winners_and_ranks(sweep, tmp_path):
     assert (name, here, there, cells) == ("cifar10 dir0.1", "fedcat_dc", "fedcat", "4 of 4")
     # Ranks 2 1 4 3 against 1 2 3 4: sum of squared differences 4, so 1 - 6 * 4 / (4 * 15).
     assert float(spearman) == pytest.approx(0.6)
+    said = "The best of those measured is the paper's in 0 of 1 line that can be compared; mean rank correlation +0.60."
+    assert said in page.lead[0]
 
 
 def test_another_protocol_is_never_mixed_in(sweep, tmp_path):
@@ -98,7 +100,7 @@ def test_a_table_may_repeat_distributions_at_one_seed(tmp_path):
     (line,) = page.records.to_dict("records")
     assert (line["measured"], line["deviation"]) == (pytest.approx(65), "")
     assert page.notes == ["EMD 0 mnist: 4 of 5 distributions."]
-    assert "distributions asked for: 5" in page.lead[0] and page.sheets[1].header[2] == "distributions / asked"
+    assert "distributions asked for: 5, run: 4" in page.lead[0] and page.sheets[1].header[2] == "distributions / asked"
 
 
 def test_what_was_measured_besides_makes_no_other_protocol_and_no_other_run(sweep, tmp_path):

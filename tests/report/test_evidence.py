@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedexp.report.any_runs import by_data_set, compare_runs
-from fedexp.report.paper_pages import paper_pages
+from fedexp.report.paper_pages import paper_pages, read_remarks
 from fedexp.report.runs import read
 from fedexp.report.writers import markdown, terminal
 
@@ -20,7 +20,10 @@ RUNS = sorted(path.parent for path in PUBLISHED.glob("*/config.yaml"))
 
 def test_the_pages_are_those_of_the_runs():
     runs = read(PUBLISHED)
-    made = {f"{page.name}.md": markdown(page) for page in (*by_data_set(runs), *paper_pages(runs))}
+    made = {
+        f"{page.name}.md": markdown(page)
+        for page in (*by_data_set(runs), *paper_pages(runs, remarks=read_remarks(PUBLISHED)))
+    }
     kept = {path.name: path.read_text() for path in (PUBLISHED / "reports").rglob("*.md")}
     assert {"runs_digits.md", "runs_fmnist.md", "runs_mnist.md", "cadis.md", "fedconcat.md"} <= kept.keys()
     assert kept == made

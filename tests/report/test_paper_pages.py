@@ -19,24 +19,28 @@ ROWS = "^(mnist|cifar10) dir0.1"
 
 
 def test_a_paper_that_was_followed_has_a_page_beside_one_for_each_data_set(tmp_path, capsys):
-    """Two cells of FedCat's table 3, one of them for fewer rounds than the protocol has; and a run of no paper."""
+    """Three cells of FedCat's table 3, one of them for fewer rounds than the protocol has; and a run of no paper."""
     (sweep,) = asked("+table=fedcat_3", f'table.select="{ROWS}"', f"output_root={tmp_path}")
-    whole, short = (next(job for job in sweep.jobs if job.cell.column == name) for name in ("fedavg", "fedcat"))
+    names = ("fedavg", "fedcat_dc", "fedcat")
+    whole, far, short = (next(job for job in sweep.jobs if job.cell.column == name) for name in names)
     leave_run(whole, [0.2, 0.5])  # published: 51.01
+    leave_run(far, [0.2, 0.48])  # published: 55.06
     leave_run(short, [0.2, 0.3], rounds=20)
     (other,) = asked("seed=3", f"output_root={tmp_path}")
     leave_run(other.jobs[0], [0.4])
+    (tmp_path / "remarks.yaml").write_text("fedcat_3: The draw\n  explains it.\n")
     assert carry_out("report", [str(tmp_path)]) == 0
     assert "fedcat/fedcat.{md," in capsys.readouterr().out
     page = (tmp_path / "reports" / "fedcat" / "fedcat.md").read_text()
     assert "FedCat: measured beside published" in page.splitlines()[0] and "FedCat, table 3" in page
     assert "![" in page and ".png)" in page
-    (said,) = [line for line in page.splitlines() if "for all rounds of the protocol: 1." in line][:1]
-    assert re.search(r"within 1\.5 points .*: 1\.$", said)
+    (said,) = [line for line in page.splitlines() if "for all rounds of the protocol: 2;" in line][:1]
+    assert re.search(r"within 1\.5 points .*: 1\. Further off: cifar10 dir0\.1 fedcat\\_dc \(-7\.06\)\.", said)
+    assert said.startswith("FedCat, table 3: ") and said.endswith(" The draw explains it.")
     records = pd.read_csv(tmp_path / "reports" / "fedcat" / "fedcat.csv")
     found = records[records["table"] == "fedcat_3"].dropna(subset="measured")
-    assert found["column"].tolist() == ["fedavg", "fedcat"]
-    assert found["rounds"].tolist() == [1000, 20]
+    assert found["column"].tolist() == ["fedavg", "fedcat_dc", "fedcat"]
+    assert found["rounds"].tolist() == [1000, 1000, 20]
     assert (tmp_path / "reports" / "runs_digits" / "runs_digits.md").exists()
 
 
@@ -77,6 +81,15 @@ def test_a_damaged_study_is_named_and_left_out(tmp_path, caplog, content):
     assert [*by_data_set(runs), *paper_pages(runs)] == []
     (line,) = caplog.messages
     assert line.startswith(f"{study / 'information.csv'} is left out: ") and "classification_loss" in line
+
+
+@pytest.mark.parametrize("text", ["fedcat_4: No such table.", "fedcat_3: 3", "- a list", "{"])
+def test_remarks_are_texts_of_tables(tmp_path, capsys, text):
+    (sweep,) = asked("seed=3", f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.4])
+    (tmp_path / "remarks.yaml").write_text(text)
+    assert carry_out("report", [str(tmp_path)]) == 2
+    assert str(tmp_path / "remarks.yaml") in capsys.readouterr().err
 
 
 def test_runs_of_no_paper_have_no_page(tmp_path):

@@ -1,0 +1,83 @@
+"""Lines of a published table whose cells are compared with one another: which cell of each is the best, and whether
+they rank as in the paper."""
+
+import math
+from statistics import fmean
+
+from fedexp.report import agreement
+from fedexp.report.groups import by_key
+from fedexp.report.matching import Variant
+from fedexp.report.measured import Measured, number
+from fedexp.report.page import NOTHING, Entry, Sheet
+from fedexp.sweep.table import Cell, Table
+
+
+class Line:
+    """A line of cells that are compared with one another. best, printed_best: the best of the measured cells, as
+    measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
+
+    def __init__(self, table: Table, name: str, cells: list[Measured]) -> None:
+        self.name, self.cells = name, cells
+        self.higher = cells[0].cell.measure.higher_is_better
+        self.both = [each for each in cells if each.values]
+        self.correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in self.both])
+        names = [_other(table, each.cell) for each in self.both]
+        self.best = agreement.winner(dict(zip(names, (each.mean for each in self.both))), self.higher)
+        self.printed_best = agreement.winner(dict(zip(names, (each.printed.number for each in self.both))), self.higher)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the measured cells ran under protocols that deviate in the same way, on the same data."""
+        return len({(_shared(each.variant), each.variant.data) for each in self.both}) <= 1
+
+    def row(self) -> list[Entry]:
+        correlation = NOTHING if math.isnan(self.correlation) or not self.is_alike else f"{self.correlation:+.2f}"
+        best = self.best if self.is_alike else "not comparable"
+        texts = [self.name, best, self.printed_best, correlation, f"{len(self.both)} of {len(self.cells)}"]
+        return [Entry(text) for text in texts]
+
+
+def lines(table: Table, measured: list[Measured]) -> list[Line]:
+    """Rows, or columns if the table says so, of more than one cell."""
+    found = by_key(measured, lambda each: each.cell.row if table.compare == "columns" else each.cell.column)
+    return [Line(table, name, cells) for name, cells in found.items() if len(cells) > 1]
+
+
+def marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
+    """Best and second best along each line whose cells are alike."""
+    found: dict[tuple[str, str], str] = {}
+    for line in lines(table, measured):
+        if line.is_alike:
+            values = {each.place: each.mean for each in line.cells}
+            shown = {each.place: number(each.mean, each.cell) for each in line.cells}
+            found |= agreement.marks(values, shown, line.higher)
+    return found
+
+
+def rank_agreement(table: Table, measured: list[Measured]) -> str:
+    """Whether the lines rank as in the paper, as a sentence; empty if none can be compared."""
+    decided = [line for line in lines(table, measured) if line.is_alike and len(line.both) > 1]
+    if not decided:
+        return ""
+    agreed = sum(line.best == line.printed_best for line in decided)
+    correlations = [line.correlation for line in decided if not math.isnan(line.correlation)]
+    mean = f"; mean rank correlation {fmean(correlations):+.2f}" if correlations else ""
+    all_of_them = f"the {len(decided)} lines" if len(decided) > 1 else "1 line"
+    return f"The best of those measured is the paper's in {agreed} of {all_of_them} that can be compared{mean}."
+
+
+def sheet(table: Table, measured: list[Measured]) -> Sheet:
+    """The lines of which something was measured."""
+    header = ["", "best as measured", "best as published (of those measured)", "Spearman", "cells"]
+    caption = "Lines whose runs differ in protocol or data are not compared."
+    rows = [line.row() for line in lines(table, measured) if line.both]
+    return Sheet("Agreement with the paper", header, rows, caption)
+
+
+def _other(table: Table, cell: Cell) -> str:
+    return cell.column if table.compare == "columns" else cell.row
+
+
+def _shared(variant: Variant) -> str:
+    """The deviation in keys that do not belong to an algorithm or a model."""
+    return repr([part for part in variant.deviation if not part[0].startswith(("algorithm.", "model."))])
