@@ -56,7 +56,7 @@ def _as_it_stands(job: Job, cells: list[str], folders: Folders) -> Planned:
         return Planned(job, cells, False, f"cannot be composed: {job.error.right if job.error else ''}")
     folder = RunFolder(job.plain, job.fingerprint, folders)
     result = folder.result() or {}
-    rounds, seconds = int(result.get("rounds", 0)), float(result.get("seconds", 0.0))
+    rounds, seconds = int(result.get("rounds") or 0), float(result.get("seconds") or 0)
     try:
         found = folder.finished(job.plain["rounds"])
     except ConfigError as error:
