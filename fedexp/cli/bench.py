@@ -14,8 +14,9 @@ The plain loop is FedAvg as one would write it; the floor is the same with what 
 same data, model and settings; whole rounds are timed: selection, copying, training, merging and, for fedexp, the
 measures. The hand-written loops do not augment, and they know no algorithm but FedAvg: other runs are only timed.
 Estimates count evaluation as often as the run evaluates. The start is what comes before the first round, without
-imports and composing: data, clients, model and what the algorithm begins with. Peak memory is the sum over that
-process and its workers of what each had at most; pages that they share count in each.
+imports and composing: data, clients, model and what the algorithm begins with. GB is peak memory: the sum over that
+process and its workers of what each had at most; pages that they share count in each. The minutes are those of all of
+the run's rounds.
 """
 
 import multiprocessing
@@ -31,10 +32,11 @@ from typing import Any
 import torch
 from hydra import initialize_config_dir
 from omegaconf import DictConfig
-from rich.console import Console
+from rich import box
 from rich.table import Table
 
 from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
+from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config.compose import CONF, composed
 from fedexp.config.schema import check, section
@@ -216,21 +218,23 @@ def main(words: list[str]) -> None:
         if sweep.table is not None or len(sweep.jobs) > 1:
             print_hours(sweep.jobs)
             return
-    compared = [] if fast else ["x plain loop (lowest to highest)", "x floor"]
-    columns = ["case", "start s", "round s", "samples/s", *compared, "peak memory GB", "whole run"]
-    table = Table(*columns, title=f"{rounds} alternating rounds each, torch {torch.__version__}")
+    compared = [] if fast else ["x plain", "x floor"]
+    columns = ["case", "start s", "round s", "samples/s", *compared, "GB", "rounds", "minutes"]
+    title = f"medians of {rounds} alternating rounds, torch {torch.__version__}"
+    table = _table(title, columns)
     for name, job in jobs.items():
         config = composed(["tracking=none", *job])
         print(f"{name}: {config.clients:,} clients, {config.rounds} rounds, of which {rounds} are measured", flush=True)
         found = in_a_fresh_process(config, rounds, fast)
-        ratios = [] if fast else [_ratio(found["plain"]), _ratio(found["floor"])]
+        ratios = [] if fast else [found["plain"], found["floor"]]
         table.add_row(
-            name, f"{found['start']:,.1f}", f"{found['round']:,.3f}", f"{found['speed']:,.0f}", *ratios,
-            f"{found['memory']:.1f}", f"{found['run'] / 60:,.1f} min ({config.rounds} rounds)",
+            name, f"{found['start']:,.1f}", f"{found['round']:,.3f}", f"{found['speed']:,.0f}",
+            *("-" if each is None else f"{each[1]:.2f}" for each in ratios),
+            f"{found['memory']:.1f}", f"{config.rounds:,}", f"{found['run'] / 60:,.1f}",
         )  # fmt: skip
         if not fast:
-            print(f"{name}: {ratios[0]} times the plain loop, {ratios[1]} the floor", flush=True)
-    Console().print(table)
+            print(f"{name}: {_range(ratios[0])} times the plain loop, {_range(ratios[1])} the floor", flush=True)
+    console(80).print(table)
 
 
 def in_a_fresh_process(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
@@ -253,12 +257,19 @@ def print_hours(jobs: list[Job]) -> None:
         row = job.cell.row if job.cell is not None else job.name
         rows.setdefault(row, []).append(known[kind])
     title = f"hours on this machine, one run after another, torch {torch.__version__}"
-    table = Table("row", "runs", "hours", title=title)
+    table = _table(title, ["row", "runs", "hours"])
     rows["all"] = [value for values in rows.values() for value in values]
     for row, values in rows.items():
         table.add_row(row, str(len(values)), f"{sum(values) / 3600:,.2f}")
-    Console().print(table)
+    console(80).print(table)
 
 
-def _ratio(values: tuple[float, float, float] | None) -> str:
+def _table(title: str, columns: list[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number > 0, overflow="fold", justify="right" if number else "left")
+    return table
+
+
+def _range(values: tuple[float, float, float] | None) -> str:
     return "-" if values is None else f"{values[1]:.2f} ({values[0]:.2f} to {values[2]:.2f})"
