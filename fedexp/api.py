@@ -47,7 +47,7 @@ from fedexp.report.any_runs import compare_runs
 from fedexp.report.page import Page
 from fedexp.report.runs import read
 from fedexp.report.writers import write
-from fedexp.sweep.jobs import sweeps
+from fedexp.sweep.jobs import by_run, sweeps
 from fedexp.tree import Params
 
 
@@ -105,8 +105,8 @@ class Run:
             raise ConfigError("folder", self.folder, f"has no result.json that can be read ({error})") from error
 
     @property
-    def accuracy(self) -> float:
-        """The final model's accuracy on the global test set, a fraction."""
+    def accuracy(self) -> float | None:
+        """The final model's accuracy on the global test set, a fraction; None if no round was evaluated."""
         return self.result["final_accuracy"]
 
     @cached_property
@@ -133,13 +133,15 @@ class Run:
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
-        """How many test examples of each class (rows) the final model assigns to each class (columns)."""
+        """How many test examples of each class (rows) the final model assigns to each class (columns). Raises
+        ConfigError where the folder has the model of a later round than this result."""
         self._refuse_earlier()
         return pd.read_csv(self.folder / "confusion.csv", index_col="class")
 
     @cached_property
     def model(self) -> GlobalModel:
-        """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is read for its shape."""
+        """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is read for its shape.
+        Raises ConfigError where the folder has the model of a later round than this result."""
         self._refuse_earlier()
         dataset = build_dataset(self.config)
         shape = dataset.transform.shape(tuple(dataset.train_x.shape[1:]))
@@ -162,13 +164,19 @@ def compose(*words: str, **keys: Any) -> DictConfig:
 
 
 def run(*words: str, **keys: Any) -> Run:
-    """Carry out one run: from the start, from where it was saved, or not at all if it has finished before."""
+    """Carry out one run: from the start, from where it was saved, or not at all if it has finished before.
+
+    Raises ConfigError for a setting that cannot work, Busy if another process is at work in the run's folder, Unsaved
+    if a file of the result could not be written, and WorkerDied if worker processes keep dying.
+    """
     return _carry_out(compose(*words, **keys))
 
 
 def sweep(*words: str, **keys: Any) -> list[Run]:
-    """Carry out all runs of a sweep, one after another: several values of a key (`seed=0,1,2`), or a table
-    (`+table=fedcat_1`). All are checked before the first begins; runs that have finished are not repeated."""
+    """Carry out the runs of a sweep, one after another: several values of a key (`seed=0,1,2`), or a table
+    (`+table=fedcat_1`). Runs that differ in `rounds` alone are one run, of the most rounds. All are checked before the
+    first begins; runs that have finished are not repeated. The first that fails raises its error, as `run` does, and
+    the others are not begun."""
     log_to_terminal()
     given = _words(words, keys)
     with _explained(given):
@@ -178,7 +186,7 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
             if job.error is not None:
                 raise job.error
             check(job.config)
-    return [_carry_out(job.config) for job in {job.fingerprint: job for job in jobs}.values()]
+    return [_carry_out(job.config) for job, _ in by_run(jobs)]
 
 
 def load(folder: str | Path) -> Run:

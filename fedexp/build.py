@@ -118,7 +118,7 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
     sizes = torch.tensor([len(part) for part in parts])
     require(
         len(parts) == config.clients and bool((sizes > 0).all()), "clients", config.clients,
-        f"the partition left {int((sizes == 0).sum())} clients without examples; use fewer clients or less skew",
+        f"clients left without examples by the partition: {int((sizes == 0).sum())}; use fewer clients or less skew",
     )  # fmt: skip
     skew, holdout, noise = (of_fedexp(config, "partition", name) for name in ("quantity_skew", "holdout", "noise"))
     if skew is not None:

@@ -9,7 +9,8 @@ _LONGEST = 200  # characters of a value that a message repeats
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work. `key` is its full dotted name, `right` says what would be right."""
+    """A setting that cannot work. `key` is its full dotted name, or empty where `value` is a word that was
+    given without one, such as a folder; `right` says what would be right."""
 
     exit_code = 2
 
@@ -18,7 +19,8 @@ class ConfigError(ValueError):
         self.key, self.value, self.right = key, value, right
 
     def __str__(self) -> str:
-        return f"{self.key}={shown(self.value)}: {' '.join(str(self.right).split())}"
+        given = f"{self.key}={shown(self.value)}" if self.key else shown(self.value)
+        return f"{given}: {' '.join(str(self.right).split())}"
 
 
 class Busy(RuntimeError):
@@ -66,8 +68,9 @@ class ProcessLost(Interrupted):
 
 
 def shown(value: Any) -> str:
-    """A value as a one-line message shows it: in full unless it is very long, without line breaks."""
-    text = str(value)
+    """A value as a one-line message shows it: as it would be typed, in full unless it is very long, without line
+    breaks."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}... ({len(text)} characters)"
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 def main() -> None:
     """A run or a sweep, with or without the first word `run`; or the program of fedexp/cli that the first word names.
 
-    Exit codes: 0 done; 1 some of a sweep's runs failed; 2 a setting that cannot work; 75 the run's folder is
-    in use; 143 SIGTERM; 130 Ctrl-C; 129 a terminal that is gone.
+    Exit codes: 0 done; 1 a run failed, or its files could not be written; 2 a setting that cannot work; 75 the run's
+    folder is in use; 143 SIGTERM; 130 Ctrl-C; 129 a terminal that is gone.
     """
     words = sys.argv[1:]
     if words and words[0] in PROGRAMS:
@@ -104,7 +104,12 @@ def entry(config: DictConfig) -> Any:
         from fedexp.experiment import run  # only now: composing and checking need no torch
 
         searched = not alone and not HydraConfig.get().sweeper._target_.endswith(".fedexp.Sweep")
-        require(not searched or config.metric is not None, "metric", None, "must name what is searched: best_accuracy")
+        require(
+            not searched or config.metric is not None,
+            "metric",
+            None,
+            "must name the number to optimize: metric=best_accuracy",
+        )
         result = run(config)
         return value(result, config.metric) if searched else result
     except Exception as error:

@@ -88,7 +88,7 @@ def built(*words):
         (["selection=full"], ["clients_per_round=4: selection=full takes all clients; use clients_per_round=20"]),
         (["tracking=wandb", "+tracking.projekt=x"], ["tracking.projekt=x: no such key; did you mean project?"]),
         (["+partition.alpa=1"], ["partition.alpa=1: no such key; did you mean alpha?"]),
-        (["+dataset.transform.flipp=true"], ["dataset.transform.flipp=True: no such key; did you mean flip?"]),
+        (["+dataset.transform.flipp=true"], ["dataset.transform.flipp=true: no such key; did you mean flip?"]),
         (["+model.source=mine"], ["model.source=mine: no such key; only a data set has one"]),
         (["algorithm=fedconcat", "rounds=31"], ["rounds=31", "must be above 31, after which the stage head begins"]),
         (["algorithm=fedconcat", "rounds=40", "algorithm.clustering=ifca"], ["algorithm@algorithm.clustering=ifca"]),

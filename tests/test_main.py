@@ -93,14 +93,17 @@ BAD = [
     ),
     (["hydra/launcher=nosuch"], ["hydra/launcher=nosuch: no such option; known: basic"]),
     (["~dataset"], ["~dataset=: cannot be left out; choose an option: dataset=NAME"]),
-    (["~measures"], ["measures=None: must be given"]),
-    (["~partition.holdout"], ["partition.holdout=None: must be in [0, 1)"]),
+    (["~measures"], ["measures=null: must be given"]),
+    (["~partition.holdout"], ["partition.holdout=null: must be in [0, 1)"]),
     (["seed=interval(0,1)"], ["seed=interval(0,1)", "requires --multirun"]),
     (["-m", "seed=interval(0,1)"], ["seed=interval(0,1): must be a list, choice, range or glob of values"]),
     (["-m", "seed=range(5,1)"], ["seed=range(5,1): contains no values"]),
     (["-m", "algorithm=glob(zzz*)"], ["algorithm=glob(zzz*): contains no values"]),
     (["-m", "seed=range(0,1000000000)"], ["seed=range(0,1000000000): stands for more than 100000 values"]),
-    (["-m", "seed=range(0,400)", "clients=range(1,400)"], ["ask for 159600 runs; a sweep has at most 100000"]),
+    (
+        ["-m", "seed=range(0,400)", "clients=range(1,400)"],
+        ["seed=range(0,400) clients=range(1,400): asks for 159600 runs; a sweep has at most 100000"],
+    ),
     (["targets=['a\nb']"], ["targets=['a\\nb']: contains '\\n'; a setting cannot contain control characters"]),
     (["--nosuch"], ["unrecognized arguments: --nosuch"]),
     (["-m", "-r"], ["Only one of --run, --multirun"]),
@@ -156,7 +159,7 @@ def check_options(group, options, compose):
     for option in options:
         words = [f"{group}={option}"] + ([f"{group}.root=x"] if option == "image_folder" else [])
         if option == "own":
-            with pytest.raises(ConfigError, match=rf"{group}\._target_=None: must name a class or function"):
+            with pytest.raises(ConfigError, match=rf"{group}\._target_=null: must name a class or function"):
                 check(compose(words))
         elif option != "gpu":
             check(compose(words))

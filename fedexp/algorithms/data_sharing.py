@@ -35,7 +35,7 @@ class DataSharing(FedAvgPretrained):
         """Raises ConfigError for a hold-out or a beta that these clients' data do not allow."""
         world = ctx.world
         level = f"{float(world.noise.deviation.max()):g}" if world.noise else 0
-        require(world.noise is None, "partition.noise", level, "shared examples belong to no client")
+        require(world.noise is None, "partition.noise", level, "must be 0: the shared examples belong to no client")
         held = self.hold_out(world, ctx.seed)
         own = [part[~torch.isin(part, held)] for part in world.rows.cpu().split(world.sizes.tolist())]
         require(

@@ -69,8 +69,8 @@ class FedAvg(Frozen):
         self.selection.check(ctx)
         require(
             self.selection.ordinary or not self.own_weights, "selection", type(self.selection).__name__,
-            f"it has its own weights for updates, and so has {type(self).__name__}; "
-            "use selection=uniform or full, with merge=examples",
+            f"weighs updates in its own way, and so does {type(self).__name__}; "
+            "use selection=uniform or full, with selection.merge=examples",
         )  # fmt: skip
         require(
             type(self.privacy) is NoPrivacy or type(self.selection).question is Uniform.question,
@@ -176,12 +176,16 @@ class FedAvg(Frozen):
         return self.system.answers(ids, examples, failed, down, up, ctx, state["round"])
 
     def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
-        """The cohort's combined update of the model: the mean, weighted by n_k."""
+        """The cohort's combined update of the model, without the leading axis of uploads["update"] [K, ...]: the mean,
+        weighted as the selection says (by default by n_k), and equally under differential privacy."""
         weights = self.privacy.weights(self.selection.weights(ids, ctx))
         return self.compression.merge(uploads["update"], weights, ctx.weights)
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
-        """The server's step, from the uploads (updates decoded) and no other data of the clients."""
+        """The State after the server's step, from the uploads and no other data of the clients.
+
+        state: as the round began; ids: int64 [K]; uploads: leaves [K, ...], updates decoded; gen: the round's own.
+        """
         return self.step(state, self.combine(state, ids, uploads, ctx), len(ids), ctx)
 
     def step(self, state: State, update: Params, cohort: int, ctx: Context) -> State:
@@ -260,11 +264,11 @@ class FedAvg(Frozen):
         return {}
 
     def starts(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Stack:
-        """The models from which the cohort started, as the server knows them: the entries that updates contain."""
+        """The models [K, ...] from which the cohort started, as the server knows them: the entries of updates."""
         return self.download(state, ids, ctx)["model"]
 
     def center(self, state: State, ids: Tensor, ctx: Context) -> Stack:
-        """The model from which the weight divergence of each of `ids` is measured: the global one."""
+        """The model from which the weight divergence of each of `ids` is measured, [K, ...]: the global one."""
         return tree.spread(state["params"], len(ids))
 
     def metrics(self, state: State, ctx: Context) -> dict[str, float]:

@@ -95,7 +95,8 @@ class FedConcat(FedAvg):
     def check(self, ctx: Context) -> None:
         super().check(ctx)
         entries = dict.fromkeys([*ctx.model.weights, *ctx.model.buffers])
-        require(bool(encoders(entries)), "model", "this one", "has no weights below its head to concatenate")
+        right = "has no weights below its head to concatenate; choose a model whose encoder has some"
+        require(bool(encoders(entries)), "model", type(ctx.model.net).__name__, right)
         try:
             self.clustering.check(ctx)
         except ConfigError as error:  # named in full: algorithm.clustering.clusters, not algorithm.clusters

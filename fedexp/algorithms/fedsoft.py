@@ -3,8 +3,7 @@
 A client belongs to every cluster: u_ks is the share of its examples on which model s has the smallest loss.
 It trains one model, starting from the model of its largest share and pulled towards all M models by a proximal term.
 Each model then becomes the mean of all returned models weighted by n_k u_ks. Clients upload their M shares with the
-update. Selection is uniform,
-as in FedConcat's experiments.
+update. By default selection is uniform, as in FedConcat's experiments.
 """
 
 from dataclasses import dataclass

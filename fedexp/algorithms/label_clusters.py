@@ -73,11 +73,13 @@ class LabelClusters(Clustered):
         super().check(ctx)
         biased = "head.bias" in ctx.model.params()
         holds = biased or not self.labels.startswith("bias")
-        require(holds, "algorithm.labels", self.labels, "this model's head has no bias")
+        require(holds, "algorithm.labels", self.labels, "needs a head with a bias, which this model lacks")
         holds = self.labels != "random_inputs" or not ctx.world.tokens
-        require(holds, "algorithm.labels", self.labels, "random inputs are numbers, and these examples are tokens")
+        require(holds, "algorithm.labels", self.labels, "draws random numbers as inputs, and these are tokens")
         optimizer = ctx.local.optimizer
-        require(self.labels != "bias" or optimizer == "sgd", "local.optimizer", optimizer, "must be sgd: labels=bias")
+        require(
+            self.labels != "bias" or optimizer == "sgd", "local.optimizer", optimizer, "must be sgd with labels=bias"
+        )
 
     def init(self, ctx: Context, params: Params) -> State:
         """A single model; each cluster gets a copy of it once there are clusters."""

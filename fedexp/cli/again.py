@@ -18,5 +18,5 @@ from fedexp.record.terminal import log_to_terminal
 
 def main(words: list[str]) -> None:
     log_to_terminal()
-    require(bool(words), "words", "", "must name a run's folder: python -m fedexp again outputs/RUN")
+    require(bool(words), "", "again", "name a run's folder: python -m fedexp again outputs/RUN")
     run(saved(Path(words[0]), words[1:]))

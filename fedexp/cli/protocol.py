@@ -64,7 +64,7 @@ def _choices(path: Path) -> dict[str, str]:
 
 
 def main(words: list[str]) -> None:
-    """Print the card."""
+    """Print the protocol as a table."""
     config = composed(words)
     entries = card(config, words)
     table = Table("key", "value", "file", "where it stands", title=f"The protocol of paper={config.paper}")

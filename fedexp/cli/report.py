@@ -68,7 +68,7 @@ def main(words: list[str]) -> None:
     folders = [Path(word) for word in chosen.words if Path(word).is_dir()]
     overrides = [word for word in chosen.words if not Path(word).is_dir()]
     for word in overrides:
-        require("=" in word, "words", word, "is neither a folder that is there nor an override like table=fedcat_1")
+        require("=" in word, "", word, "is neither a folder that is there nor an override like table=fedcat_1")
     own = dict(word.split("=", 1) for word in overrides if word.startswith(_OWN))
     overrides = [word for word in overrides if not word.startswith(_OWN)]
     asked = {"baseline": own.get("baseline"), "targets": _targets(own.get("target"))}
@@ -96,9 +96,10 @@ def _targets(text: str | None) -> list[float] | None:
 
 
 def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict[str, Any]) -> None:
-    require(not rest, "words", " ".join(rest), "no such folder")
+    right = "cannot be combined with folders, only baseline=, target= and --to can; or name a table: table=fedcat_1"
+    require(not rest, "", " ".join(rest), right)
     runs, remarks = read(*folders), read_remarks(folders[0])
-    require(bool(runs), "words", " ".join(map(str, folders)), "no runs there")
+    require(bool(runs), "", " ".join(map(str, folders)), "no runs there")
     reports, pages = to or folders[0] / "reports", by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
@@ -113,7 +114,7 @@ def _tables(
     words = [f"+{word}" if word.startswith("table=") else word for word in words]
     for sweep in sweeps(words):
         named = sweep.table is not None
-        require(named, "words", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
+        require(named, "", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
         composed = [job for job in sweep.jobs if job.plain is not None]
         if not composed:
             raise sweep.jobs[0].error

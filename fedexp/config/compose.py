@@ -38,7 +38,7 @@ def composed(words: Sequence[str], composer: "Composer | None" = None) -> DictCo
     words, composer = lists(words), composer or Composer()
     one = "asks for several runs, and this program takes one"
     for each in words:
-        require(each not in ("-m", "--multirun"), "words", each, f"{one}: leave it out")
+        require(each not in ("-m", "--multirun"), "", each, f"{one}: leave it out")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for override in composer.parse(words):
             key, _, values = override.input_line.partition("=")

@@ -20,19 +20,19 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
     try:
         held = OmegaConf.load(folder / "config.yaml")
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError("words", folder, f"holds no config.yaml that can be read ({first_line(error)})") from error
+        raise ConfigError("", folder, f"holds no config.yaml that can be read ({first_line(error)})") from error
     plain = OmegaConf.to_container(held)
     # fedexp writes no interpolations; in a file from elsewhere they could read environment variables.
-    require("${" not in str(plain), "words", folder, "holds a config.yaml with interpolations, ${...}: not resolved")
+    require("${" not in str(plain), "", folder, "holds a config.yaml with interpolations, ${...}: not resolved")
     absent = lacking(plain)
-    require(not absent, "words", folder, f"is of another version of fedexp: its config.yaml lacks {', '.join(absent)}")
+    require(not absent, "", folder, f"is of another version of fedexp: its config.yaml lacks {', '.join(absent)}")
     try:
         config = cast(
             DictConfig,
             OmegaConf.merge(OmegaConf.structured(Settings), ADDED, held, {"output_root": str(folder.resolve().parent)}),
         )
     except OmegaConfBaseException as error:
-        raise ConfigError("words", folder, f"holds a config.yaml that cannot be used ({first_line(error)})") from error
+        raise ConfigError("", folder, f"holds a config.yaml that cannot be used ({first_line(error)})") from error
     OmegaConf.set_struct(config, True)
     for override in OverridesParser.create().parse_overrides(words):
         _change(config, override)

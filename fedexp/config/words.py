@@ -21,7 +21,7 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     """The words as parsed by `parser`. Raises ConfigError instead of printing many lines of usage."""
 
     def refuse(message: str) -> NoReturn:
-        raise ConfigError("words", " ".join(words), f"{message}; --help shows what there is")
+        raise ConfigError("", " ".join(words), f"{message}; --help shows what there is")
 
     parser.error = refuse  # type: ignore[method-assign]
     try:
@@ -52,7 +52,7 @@ def check_words(words: Sequence[str]) -> None:
         if word.startswith("-"):
             continue
         key, given, value = word.partition("=")
-        require(bool(key.lstrip("+~") or not given), "words", word, "must be KEY=VALUE")
+        require(bool(key.lstrip("+~") or not given), "", word, "must be KEY=VALUE")
         strange = next((letter for letter in word if unicodedata.category(letter) in ("Cc", "Cs")), None)
         if strange is not None:
             raise ConfigError(key, value, f"contains {strange!r}; a setting cannot contain control characters")

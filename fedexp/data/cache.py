@@ -33,7 +33,7 @@ def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> T
             stat = file.stat()
         except OSError as error:
             raise ConfigError("dataset.root", file, f"cannot be read ({error.strerror})") from error
-        require(S_ISREG(stat.st_mode), "dataset.root", file, "is no ordinary file")
+        require(S_ISREG(stat.st_mode), "dataset.root", file, "is not an ordinary file")
         listing.update(f"{os.path.relpath(file, cache.parent)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
     fingerprint, places = listing.hexdigest(), [cache, *_elsewhere(cache)]
     for place in filter(os.path.exists, places):

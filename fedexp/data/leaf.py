@@ -54,10 +54,10 @@ def _read(folder: Path, what: str, place: str) -> Users:
             found = json.loads(file.read_text())["user_data"]
             counts = {name: (len(user["x"]), len(user["y"])) for name, user in found.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError("dataset.root", file, f"is no file of LEAF's ({error!r})") from error
+            raise ConfigError("dataset.root", file, f"is not a file of LEAF's ({error!r})") from error
         for name, (examples, labels) in counts.items():
             listed = all(isinstance(found[name][part], list) for part in ("x", "y"))
-            require(listed, "dataset.root", file, f"{what} {name} has an x or y that is no list")
+            require(listed, "dataset.root", file, f"{what} {name} has an x or y that is not a list")
             right = f"{what} {name} has {examples} examples but {labels} labels; each example needs one"
             require(examples == labels, "dataset.root", file, right)
             require(name not in users, "dataset.root", file, f"{what} {name} is in another file of {folder} too")

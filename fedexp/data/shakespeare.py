@@ -45,7 +45,7 @@ def _examples(name: str, file: Path, user: leaf.User) -> tuple[np.ndarray, np.nd
     """A role's texts int16 [n, 80] and the tokens that follow them int64 [n]. Raises ConfigError for anything else."""
     texts, following = user["x"], user["y"]
     words = all(isinstance(text, str) for text in [*texts, *following])
-    require(words, "dataset.root", file, f"role {name} has examples that are no text")
+    require(words, "dataset.root", file, f"role {name} has examples that are not text")
     fits = all(len(text) == 80 for text in texts) and all(len(text) == 1 for text in following)
     require(fits, "dataset.root", file, f"role {name} has texts that are not of 80 characters and one that follows")
     unknown = sorted(set("".join([*texts, *following])) - set(_TOKENS))

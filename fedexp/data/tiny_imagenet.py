@@ -50,7 +50,7 @@ def _read(listing: Path, number: dict[str, int]) -> list[tuple[str, int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("dataset.root", listing, f"cannot be read ({error})") from error
     wrong = next((row for row in rows if len(row) < 2 or row[1] not in number), None)
-    require(wrong is None, "dataset.root", listing, f"names no picture and a class of train/ in its line {wrong}")
+    require(wrong is None, "dataset.root", listing, f"has a line {wrong}; each must be PICTURE<tab>CLASS")
     listed = sorted(name for name, _ in rows)
     there = sorted(file.name for file in (listing.parent / "images").glob("*.JPEG"))
     require(

@@ -1,4 +1,8 @@
-"""MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 (fine and coarse) and SVHN, read by torchvision."""
+"""MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 (fine and coarse) and SVHN, read by torchvision.
+
+Each function reads a data set from the folder `root`, and downloads it into there first if it is missing and `download`
+is true. It raises ConfigError, with the files that must be there, where neither works.
+"""
 
 import pickle
 from collections.abc import Callable

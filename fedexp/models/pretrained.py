@@ -38,7 +38,7 @@ def load(net: nn.Module, source: str) -> None:
     require(not unlike, _KEY, source, f"has other shapes than this model: {_some(unlike)}")
     own_head = [name.split(".")[0] for name, leaf in given.items() if leaf.dim() == 2][-1:]  # the last layer
     unknown = [name for name in given if name not in needed and name.split(".")[0] not in own_head]
-    require(not unknown, _KEY, source, f"has entries that this model does not: {_some(unknown)}")
+    require(not unknown, _KEY, source, f"has entries that this model lacks: {_some(unknown)}")
     encoder.load_state_dict({name: given[name] for name in needed}, strict=False)  # without counts
 
 
@@ -69,7 +69,8 @@ def _downloaded(source: str) -> Params:
     try:
         weights = models.get_weight(source)
     except (ValueError, KeyError) as error:
-        raise ConfigError(_KEY, source, "no such weights of torchvision's (torchvision.models.list_models)") from error
+        right = "torchvision has no weights of this name; give a file, or a name such as ResNet18_Weights.IMAGENET1K_V1"
+        raise ConfigError(_KEY, source, right) from error
     try:
         return weights.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:  # no network, a torn file

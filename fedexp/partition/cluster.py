@@ -56,8 +56,9 @@ def single_cluster(
     require(0 < share < 1, "partition.share", share, "must be between 0 and 1")
     inside = round(share * clients)
     require(
-        0 < inside < clients, "partition.share", share, f"leaves nobody in or out of the cluster of {clients} clients"
-    )
+        0 < inside < clients, "partition.share", share,
+        f"puts {inside} of {clients} clients into the cluster; at least one must be inside and one outside",
+    )  # fmt: skip
     random = numpy_generator(seed, "partition")
     others = np.arange(held, dataset.classes)
 

@@ -91,7 +91,7 @@ class Recorder:
         begun, here = values["device"], self.world.device.type
         require(
             begun == here, "hardware.device", here,
-            f"this run was begun on {begun}, whose state it has; resume it there, or delete {self.folder.path}",
+            f"this run was begun on {begun}, and so is its saved state; resume it there, or delete {self.folder.path}",
         )  # fmt: skip
         self.history = History(**values["history"])
         # A run of fewer rounds evaluated its last round, which this run may not evaluate.

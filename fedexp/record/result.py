@@ -43,7 +43,7 @@ def value(result: dict[str, Any], metric: str) -> float:
     such number, for example for a target that was not reached."""
     known = {key: each for key, each in result.items() if isinstance(each, int | float) and not isinstance(each, bool)}
     known |= {f"rounds_to.{target}": each for target, each in result.get("rounds_to", {}).items() if each is not None}
-    require(metric in known, "metric", metric, f"is no number of this run's result.json; {nearest(metric, known)}")
+    require(metric in known, "metric", metric, f"is not a number in this run's result.json; {nearest(metric, known)}")
     return float(known[metric])
 
 

@@ -40,7 +40,9 @@ def compare_runs(
     ]
     page.sheets, found = sheets(groups, targets, baseline)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
-    page.notes += [f"{run.path.name}: ended at chance, it has not learned." for run in runs if run.at_chance]
+    page.notes += [
+        f"{run.path.name}: ended at the accuracy of chance: it has not learned." for run in runs if run.at_chance
+    ]
     pictures = [*_curves(groups), maps.over_two_keys(groups, found), *_partitions(groups)]
     page.pictures = [each for each in pictures if each is not None]
     page.records = _records(groups, found)

@@ -47,13 +47,12 @@ def _lead(sweep: Sweep, measured: list[Measured]) -> list[str]:
     table, done = sweep.table, [each for each in measured if each.values]
     seeds = f"{table.repetitions} asked for: {len(table.seeds)}, run: {_range(len(each.values) for each in done)}"
     counted = f"{len(done)} of {len(measured)} cells measured; {seeds}."
-    in_full = _in_full(measured) if table.program is None else ""
-    said = " ".join(filter(None, [counted, in_full, lines.rank_agreement(table, measured)]))
+    said = " ".join(filter(None, [counted, _in_full(measured), lines.rank_agreement(table, measured)]))
     if not sweep.scale:
         return [said]
     return [
         f"Scale: {sweep.scale}. The runs are made smaller than the paper's and use embedded data in place of the "
-        "published; they show that the table works, not what it would say.",
+        "paper's; they show that the sweep works, not what the paper's setting would give.",
         said,
     ]
 
@@ -66,12 +65,14 @@ def _in_full(measured: list[Measured]) -> str:
         if each.cell.measure.is_accuracy and each.variant.rounds == each.rounds_of_protocol
         and not math.isnan(each.difference)
     ]  # fmt: skip
+    if not any(each.cell.measure.is_accuracy for each in measured):
+        return ""
     if not full:
-        return "No cell was run for all rounds of the protocol."
+        return "No accuracy was measured after all rounds of the protocol."
     far = [each for each in full if abs(each.difference) > max(_NEAR, each.printed.std or 0.0)]
     said = (
-        f"Cells that were run for all rounds of the protocol: {len(full)}; of these within {_NEAR} points of what was "
-        f"published, or within the published standard deviation where that is more: {len(full) - len(far)}."
+        f"Accuracies measured after all rounds of the protocol: {len(full)}; of these within {_NEAR} points of what "
+        f"was published, or within the published standard deviation where that is more: {len(full) - len(far)}."
     )
     names = (f"{each.cell.name} ({each.difference:+.{digits(each.cell)}f})" for each in far)
     return f"{said} Further off: {', '.join(names)}." if far else said

@@ -44,7 +44,7 @@ def find(table: str, cell: Cell) -> Published:
     """The one printed cell that agrees with `cell.published` in every column named there (for note: its beginning)."""
     chosen = lines(table)
     for column, value in cell.published.items():
-        require(column in chosen, "table.published", column, f"is no column of {table}.csv")
+        require(column in chosen, "table.published", column, f"is not a column of {table}.csv")
         texts = chosen[column]
         chosen = chosen[texts.str.startswith(value) if column == "note" else texts == value]
     if len(chosen) != 1:

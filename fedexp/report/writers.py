@@ -30,7 +30,7 @@ def write(page: Page, to: Path) -> list[str]:
             if picture.draw is not None:
                 save(picture.draw(), to, picture.name)
     except OSError as error:
-        raise ConfigError("--to", to, f"cannot be written to ({error})") from error
+        raise ConfigError("to", to, f"cannot be written to ({error})") from error
     drawn = any(picture.draw is not None for picture in page.pictures)
     return [*texts, *(("png", "pdf") if drawn else ())]
 

@@ -191,8 +191,8 @@ def _product(overrides: list[Override]) -> Iterable[tuple[list[str], list[str]]]
     """(fixed words, swept words) of each combination of swept values."""
     fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
     swept = [_values(each) for each in overrides if each.is_sweep_override()]
-    count = prod(map(len, swept))
-    require(count <= _MOST, "words", " ".join(fixed), f"ask for {count} runs; a sweep has at most {_MOST}: split it")
+    count, asked = prod(map(len, swept)), " ".join(each.input_line for each in overrides if each.is_sweep_override())
+    require(count <= _MOST, "", asked, f"asks for {count} runs; a sweep has at most {_MOST}: split it")
     for combination in itertools.product(*swept):
         yield fixed, list(combination)
 

@@ -18,8 +18,9 @@ _UNITS = {"h": 3600, "min": 60, "s": 1}
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a sweep. cells: names of the cells that ask for it. done: whether it has finished. state: as text.
+    """A run of a sweep. cells: names of all that ask for it (a cell and a seed, or the swept values).
 
+    done: whether it has finished. state: as text.
     rounds, seconds: those that it has had so far. left: the seconds until its end, if it took as long for each round
     as the rounds of this kind have taken here; None if there were none.
     """
@@ -84,7 +85,7 @@ def show(sweep: Sweep, runs: Sequence[Planned], console: Console) -> None:
     console.print(table)
     done = sum(run.done for run in runs)
     bad = sum(run.job.plain is None for run in runs)
-    said = [f"{len(runs)} runs of {len(sweep.jobs)} cells", f"{done} done", f"{len(runs) - done - bad} to do"]
+    said = [f"{len(runs)} runs for the {len(sweep.jobs)} asked for", f"{done} done", f"{len(runs) - done - bad} to do"]
     said += [f"{bad} cannot be composed"] if bad else []
     console.print(", ".join(said), markup=False)
     known = [run.left for run in runs if run.left is not None]

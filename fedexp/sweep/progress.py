@@ -31,14 +31,14 @@ class Progress:
         self.todo, self.started = todo, time.monotonic()
         before = f", {self.found} finished before" if self.found else ""
         bad = f", {len(self.failed)} cannot be composed" if self.failed else ""
-        self._print(f"{todo} runs to do{before}{bad}")
+        self._print(f"runs to do: {todo}{before}{bad}")
 
     def add_done(self, status: str) -> None:
         self.done += 1
         self.diverged += status == Status.DIVERGED
 
     def wait(self, busy: int) -> None:
-        self._print(f"{busy} runs are being done elsewhere; waiting for them")
+        self._print(f"waiting for runs that other processes are at: {busy}")
 
     def add_failure(self, job: Job, reason: str) -> None:
         """Keep why a run failed, and how to run it alone."""

@@ -112,6 +112,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
+    """A table as a sweep. seeds: values of the key `repeats`; cells: row by row, those that `select` keeps."""
+
     name: str
     title: str
     paper: str | None
@@ -216,7 +218,7 @@ def _selected(cells: list[Cell], expression: str | None) -> list[Cell]:
     try:
         chosen = [cell for cell in cells if re.search(expression, cell.name)]
     except re.error as error:
-        raise ConfigError("table.select", expression, f"is no regular expression ({error})") from error
+        raise ConfigError("table.select", expression, f"is not a regular expression ({error})") from error
     names = ", ".join(cell.name for cell in cells[:3])
-    require(bool(chosen), "table.select", expression, f"no cell's name contains it; names are like: {names}")
+    require(bool(chosen), "table.select", expression, f"matches no cell's name; names are like: {names}")
     return chosen

@@ -176,7 +176,7 @@ def test_a_selection_with_weights_of_its_own_is_refused():
     world = make_world()
     ctx = make_context(make_model("linear", world), world)
     FedDyn().check(ctx)
-    with pytest.raises(ConfigError, match=r"^selection=Weighing: .*own weights for updates, and so has FedDyn"):
+    with pytest.raises(ConfigError, match=r"^selection=Weighing: .*in its own way, and so does FedDyn"):
         FedDyn(selection=Weighing()).check(ctx)
 
 

@@ -95,9 +95,9 @@ def test_what_cannot_work_is_said(finished, capsys, words, said):
 
 def test_what_is_no_run_of_this_version_is_said(left, tmp_path, capsys):
     assert carry_out("again", []) == 2
-    assert "must name a run's folder" in capsys.readouterr().err
+    assert "again: name a run's folder" in capsys.readouterr().err
     assert again(tmp_path / "nowhere") == 2
-    assert f"words={tmp_path}/nowhere: holds no config.yaml that can be read" in capsys.readouterr().err
+    assert f"{tmp_path}/nowhere: holds no config.yaml that can be read" in capsys.readouterr().err
     (left / "config.yaml").write_text("a: [")
     assert again(left) == 2
     assert "holds no config.yaml that can be read" in capsys.readouterr().err

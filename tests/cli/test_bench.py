@@ -84,7 +84,7 @@ SWEEPS = [
     (["+scale=quick"], "scale=quick: asks for several runs"),
     (["algorithm=fedavg,fedprox"], "algorithm=fedavg,fedprox: asks for several runs, and this program takes one: give"),
     (["seed=range(3)"], "seed=range(3): asks for several runs"),
-    (["-m", "seed=1"], "words=-m: asks for several runs, and this program takes one: leave it out"),
+    (["-m", "seed=1"], "-m: asks for several runs, and this program takes one: leave it out"),
 ]
 
 

@@ -105,12 +105,12 @@ def test_the_card_is_printed_in_full(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "paper=None: choose one, e.g. paper=fedcat"),
+        ([], "paper=null: choose one, e.g. paper=fedcat"),
         (["paper=fedcta"], "paper=fedcta: no such option; did you mean fedcat?"),
         (["paper=fedcat", "dataset=svhn"], "paper=fedcat: gives no model for svhn"),
         (["paper=fedcat", "clints=3"], "clints=3: no such key; did you mean clients"),
         (["paper=fedcat", "seed=1,2"], "seed=1,2: asks for several runs, and this program takes one"),
-        (["-m", "paper=fedcat"], "words=-m: asks for several runs"),
+        (["-m", "paper=fedcat"], "-m: asks for several runs"),
         (["+table=fedcat_1"], "table=fedcat_1: asks for several runs"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",

@@ -118,7 +118,7 @@ def test_the_command_reports_a_table(tmp_path, capsys):
         (["table=fedcat_1", "table.seed=3"], "table.seed=3: no such key; did you mean seeds?"),
         (["table=fedcat_1", "+scale=quick", "scale.seeds=0"], "scale.seeds=0: must be at least 1"),
         (["table=fedcat_1", "table.seeds=[]"], "table.seeds=[]: must name at least one"),
-        (["table=fedcat_3", "--to", __file__], f"--to={__file__}: cannot be written to"),
+        (["table=fedcat_3", "--to", __file__], f"to={__file__}: cannot be written to"),
         (["table=fedcat_1", "round=3"], "round=3: no such key; did you mean rounds?"),
         (["table=fedcat_3", "algorithm.muu=3"], "algorithm.muu=3: no such key; known: _target_, "),
     ],
@@ -133,7 +133,7 @@ def test_what_cannot_be_reported_is_said(words, said, capsys):
     [
         (["{outputs}"], "--dashboard={outputs}: is of a table's runs in wandb, not of folders; say table=NAME instead"),
         (["table=fedcat_3", "{outputs}"], "--dashboard={outputs}: is of a table's runs in wandb, not of folders"),
-        (["table=fedcat_3", "--to", "here"], "--to=here: --dashboard writes no files"),
+        (["table=fedcat_3", "--to", "here"], "to=here: --dashboard writes no files"),
     ],
 )
 def test_a_dashboard_of_files_is_refused(outputs, words, said, capsys):

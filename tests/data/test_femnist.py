@@ -89,7 +89,7 @@ def test_missing_folders_say_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no \*\.json"):
         femnist(str(tmp_path), Transform())
     (tmp_path / "train" / "x.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is no file of LEAF's"):
+    with pytest.raises(ConfigError, match="is not a file of LEAF's"):
         femnist(str(tmp_path), Transform())
 
 
@@ -124,7 +124,7 @@ SPOILT = [
     (put("f0001_41", "x", 0, "dark"), "has examples that are not numbers"),
     (put("f0001_41", "x", 0, "0.5"), "has examples that are not numbers"),
     (put("f0001_41", "x", 0, 10**400), "has examples that are not numbers"),
-    (lambda users: users["f0001_41"].update(y={"0": 1, "1": 2, "2": 3}), "has an x or y that is no list"),
+    (lambda users: users["f0001_41"].update(y={"0": 1, "1": 2, "2": 3}), "has an x or y that is not a list"),
     (lambda users: users["f0001_41"]["x"][1].pop(), "has examples that are not numbers"),
     (lambda users: [row.pop() for row in users["f0001_41"]["x"]], r"has examples \[3, 783\], not \[n, 784\]"),
     (put("f0002_07", "y", 4, 3.5), r"has labels that are float64 \[12\]; they must be integers"),
@@ -148,7 +148,7 @@ def test_what_does_not_fit_together_is_refused_with_its_file(leaf, change, said)
 )  # fmt: skip
 def test_what_is_no_file_of_leaf_s_is_named(leaf, spoil):
     spoil(sorted((leaf / "train").glob("*.json"))[0])
-    with pytest.raises(ConfigError, match=rf"^dataset\.root={leaf}/train/\w+\.json: is no file of LEAF's \("):
+    with pytest.raises(ConfigError, match=rf"^dataset\.root={leaf}/train/\w+\.json: is not a file of LEAF's \("):
         femnist(str(leaf), Transform(), writers=None, more_than=0)
 
 

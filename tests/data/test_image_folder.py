@@ -60,7 +60,7 @@ def test_client_level_gives_owners(tmp_path):
 
 def test_size_and_grey(folder):
     paint(folder / "train" / "cat" / "big.png", 40, (12, 12))
-    with pytest.raises(ConfigError, match=r"dataset\.size=None.*different shapes"):
+    with pytest.raises(ConfigError, match=r"dataset\.size=null.*different shapes"):
         image_folder(str(folder), Transform())
     data = image_folder(str(folder), Transform(), size=4, grey=True)
     assert data.train_x.shape == (7, 1, 4, 4)
@@ -117,7 +117,7 @@ def test_mean_and_std_of_other_channels_are_refused(folder, grey, key, value, ch
         (lambda f: paint(f / "test" / "dog" / "1.png", 1, (7, 5)), r"6 x 5 in .*cat/0.png and 7 x 5 in .*1.png"),
         (lambda f: paint(f / "train" / "a" / "b" / "c" / "0.png", 1), r"must all lie in"),
         (lambda f: (f / "train" / "cat" / "9.png").symlink_to("nowhere"), r"cat/9\.png: cannot be read \(No such file"),
-        (lambda f: os.mkfifo(f / "train" / "cat" / "9.png"), r"cat/9\.png: is no ordinary file"),
+        (lambda f: os.mkfifo(f / "train" / "cat" / "9.png"), r"cat/9\.png: is not an ordinary file"),
     ],
 )
 def test_errors_name_what_is_wrong(folder, spoil, message):

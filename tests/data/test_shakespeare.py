@@ -62,7 +62,7 @@ def test_roles_are_chosen_by_size_and_by_a_seed(tmp_path):
         ),
         (lambda user: {**user, "y": ["ab" for _ in user["y"]]}, "has texts that are not of 80 characters and one"),
         (lambda user: {**user, "y": ["é" for _ in user["y"]]}, "has characters that LEAF does not know: ['é']"),
-        (lambda user: {**user, "y": [3 for _ in user["y"]]}, "has examples that are no text"),
+        (lambda user: {**user, "y": [3 for _ in user["y"]]}, "has examples that are not text"),
         (lambda user: {**user, "y": user["y"][1:]}, "role HAMLET has 9 examples but 8 labels"),
     ],
 )

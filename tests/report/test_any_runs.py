@@ -246,7 +246,7 @@ def test_a_model_that_ended_at_chance_is_noted(outputs):
     (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
     file = leave_run(sweep.jobs[0], [0.1]) / "result.json"
     file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
-    assert compared(outputs).notes == [f"{file.parent.name}: ended at chance, it has not learned."]
+    assert compared(outputs).notes == [f"{file.parent.name}: ended at the accuracy of chance: it has not learned."]
 
 
 def test_what_is_not_known_is_left_open(outputs):

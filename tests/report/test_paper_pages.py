@@ -34,7 +34,7 @@ def test_a_paper_that_was_followed_has_a_page_beside_one_for_each_data_set(tmp_p
     page = (tmp_path / "reports" / "fedcat" / "fedcat.md").read_text()
     assert "FedCat: measured beside published" in page.splitlines()[0] and "FedCat, table 3" in page
     assert "![" in page and ".png)" in page
-    (said,) = [line for line in page.splitlines() if "for all rounds of the protocol: 2;" in line][:1]
+    (said,) = [line for line in page.splitlines() if "after all rounds of the protocol: 2;" in line][:1]
     assert re.search(r"within 1\.5 points .*: 1\. Further off: cifar10 dir0\.1 fedcat\\_dc \(-7\.06\)\.", said)
     assert said.startswith("FedCat, table 3: ") and said.endswith(" The draw explains it.")
     records = pd.read_csv(tmp_path / "reports" / "fedcat" / "fedcat.csv")

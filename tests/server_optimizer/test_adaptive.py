@@ -101,5 +101,5 @@ def test_settings_are_checked():
     for change in ({"lr": 0}, {"beta1": 1}, {"beta2": 1.1}, {"tau": 0}, {"v_init": -1}):
         with pytest.raises(ConfigError, match=rf"server_optimizer\.{next(iter(change))}="):
             Adam(**change)
-    with pytest.raises(ConfigError, match=r"server_optimizer\.bias_correction=True: needs .*beta2 below 1"):
+    with pytest.raises(ConfigError, match=r"server_optimizer\.bias_correction=true: needs .*beta2 below 1"):
         Adam(beta2=1.0, bias_correction=True)

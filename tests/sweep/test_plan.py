@@ -44,7 +44,7 @@ def test_the_runs_are_counted_by_what_is_left_to_do(sweep):
     console = Console(file=io.StringIO(), width=100)
     show(sweep, planned(sweep), console)
     said = console.file.getvalue()
-    assert "6 runs of 6 cells, 1 done, 3 to do, 2 cannot be composed" in said
+    assert "6 runs for the 6 asked for, 1 done, 3 to do, 2 cannot be composed" in said
 
 
 def test_what_is_left_takes_as_long_as_the_rounds_of_its_kind(sweep):
@@ -71,7 +71,7 @@ def test_only_what_makes_no_difference_to_speed_is_of_the_same_kind(tmp_path):
 def test_a_dry_run_lists_and_begins_nothing(monkeypatch, capsys, tmp_path, words):
     assert run(monkeypatch, tmp_path, *words, "algorithm=fedavg,fedcat", "seed=0,1") == 0
     said = capsys.readouterr().out
-    assert "algorithm=fedcat seed=1" in said and "4 runs of 4 cells, 0 done, 4 to do" in said
+    assert "algorithm=fedcat seed=1" in said and "4 runs for the 4 asked for, 0 done, 4 to do" in said
     assert list(tmp_path.iterdir()) == []
     assert run(monkeypatch, tmp_path, *words, "algorithm=fedavg", "round=1,2") == 2
     assert "round=1: no such key" in capsys.readouterr().err

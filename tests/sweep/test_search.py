@@ -16,7 +16,7 @@ def test_a_metric_is_any_number_of_the_result():
     assert value(RESULT, "best_accuracy") == 0.5
     assert value(RESULT, "rounds_to.0.4") == 3.0
     for metric in ("status", "at_chance", "rounds_to.0.9", "best_acuracy"):
-        with pytest.raises(ConfigError, match=rf"metric={metric}: is no number of this run's result\.json"):
+        with pytest.raises(ConfigError, match=rf"metric={metric}: is not a number in this run's result\.json"):
             value(RESULT, metric)
 
 
@@ -26,7 +26,7 @@ def test_optuna_finds_the_best_of_its_trials(monkeypatch, tmp_path, capfd):
              "hydra.sweeper.n_jobs=1", "hydra.sweeper.direction=maximize", "hydra.sweeper.sampler.seed=1",
              "local.lr=interval(0.001,0.5)", f"hydra.sweep.dir={tmp_path}/search"]  # fmt: skip
     assert run(monkeypatch, tmp_path / "out", *words) == 2
-    assert "metric=None: must name what is searched" in "".join(capfd.readouterr())
+    assert "metric=null: must name the number to optimize" in "".join(capfd.readouterr())
     assert run(monkeypatch, tmp_path / "out", *words, "metric=final_accuracy") == 0
     found = yaml.safe_load((tmp_path / "search/optimization_results.yaml").read_text())
     results = [yaml.safe_load(path.read_text()) for path in (tmp_path / "out").glob("*/result.json")]

@@ -94,7 +94,7 @@ def test_a_finished_table_is_found_at_once(whole):
     root, _, _ = whole
     code, said = sweep(root, *QUICK)
     assert code == 0
-    assert "0 runs to do, 4 finished before" in said
+    assert "runs to do: 0, 4 finished before" in said
 
 
 def test_a_cell_runs_alone_too(whole):
@@ -143,7 +143,7 @@ def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
     assert reason.startswith("fedexp: clients=2000: there are only 1437")
     code, said = sweep(tmp_path, *words)
     assert code == 1
-    assert "2 runs to do, 2 finished before, 4 cannot be composed" in said
+    assert "runs to do: 2, 2 finished before, 4 cannot be composed" in said
     reasons = [path.read_text() for path in tmp_path.glob("*/error.txt")]
     assert len(reasons) == 2
     assert all("ConfigError" in reason for reason in reasons)
@@ -171,7 +171,7 @@ def test_runs_that_another_process_is_at_are_waited_for(monkeypatch, tmp_path, c
     monkeypatch.setattr(Progress, "wait", end)
     assert run(monkeypatch, root, *words) == 0
     said = capfd.readouterr().out
-    assert "2 runs are being done elsewhere; waiting for them" in said
+    assert "waiting for runs that other processes are at: 2" in said
     assert said.count("2 done now, 1 finished before, 0 failed") == 1
     assert len(list(root.glob("*/result.json"))) == 3
 

@@ -54,8 +54,8 @@ def test_select_keeps_cells_by_name():
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"select": "nowhere"}, "table.select=nowhere: no cell's name contains it"),
-        ({"select": "("}, "is no regular expression"),
+        ({"select": "nowhere"}, "table.select=nowhere: matches no cell's name"),
+        ({"select": "("}, "is not a regular expression"),
         ({"measure": "finl"}, "did you mean final"),
         ({"measure": "rounds_to"}, "must be {rounds_to: ...}"),
         ({"colums": []}, "did you mean columns"),
