@@ -116,8 +116,10 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
             "partition._target_", config.partition["_target_"], f"must give int64 tensors of ids from 0 to {count - 1}",
         )  # fmt: skip
     sizes = torch.tensor([len(part) for part in parts])
+    right = f"must give the ids of each of the {config.clients} clients; it gave those of {len(parts)}"
+    require(len(parts) == config.clients, "partition._target_", config.partition["_target_"], right)
     require(
-        len(parts) == config.clients and bool((sizes > 0).all()), "clients", config.clients,
+        bool((sizes > 0).all()), "clients", config.clients,
         f"clients left without examples by the partition: {int((sizes == 0).sum())}; use fewer clients or less skew",
     )  # fmt: skip
     skew, holdout, noise = (of_fedexp(config, "partition", name) for name in ("quantity_skew", "holdout", "noise"))

@@ -35,7 +35,7 @@ def built(*words):
         (["clients_per_round=100"], ["clients_per_round=100", "at most clients=20"]),
         (["partition=dir", "partition.alpha=0"], ["partition.alpha=0", "above 0"]),
         (["clients=5000"], ["clients=5000", "only 1437 training examples"]),
-        (["targets=[1.5]"], ["targets=1.5", "fractions"]),
+        (["targets=[1.5]"], ["targets=1.5", "fraction in"]),
         (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
         (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
         (["partition=natural"], ["partition=natural", "does not say whose"]),

@@ -1,5 +1,6 @@
 """The end of a sweep, which compares its runs in the terminal, and its dry run, which only lists them."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from fedexp.sweep.plan import planned, show
 from fedexp.sweep.progress import Composing
 
 
-def compare(sweep: Sweep, folders: list[Path]) -> None:
-    """Print the report's tables of a sweep's runs, where there are several."""
+def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
+    """Print the report's tables of a sweep's runs, where there are several. words: those that asked for them."""
     from fedexp.report import any_runs, comparison  # imported only at the end: they need pandas and matplotlib
     from fedexp.report.runs import read
     from fedexp.report.writers import terminal
@@ -27,7 +28,8 @@ def compare(sweep: Sweep, folders: list[Path]) -> None:
     else:
         page = comparison.compare(sweep, runs)
     terminal(page, console(80 if sweep.table is None else 200))
-    place = f"table={sweep.table.name}" if sweep.table else folders[0].parent
+    others = [word for word in words if not word.lstrip("+").startswith(("table=", "hydra"))]
+    place = shlex.join([f"table={sweep.table.name}", *others]) if sweep.table else folders[0].parent
     print(f"fedexp: for curves, LaTeX and an interactive page: fedexp report {place}")
 
 

@@ -100,7 +100,8 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
     require(not rest, "", " ".join(rest), right)
     runs, remarks = read(*folders), read_remarks(folders[0])
     require(bool(runs), "", " ".join(map(str, folders)), "no runs there")
-    reports, pages = to or folders[0] / "reports", by_data_set(runs, **asked)
+    first = folders[0].parent if (folders[0] / "config.yaml").exists() else folders[0]
+    reports, pages = to or first / "reports", by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
     # The baseline asked for need not be in a paper's tables.
@@ -128,6 +129,8 @@ def _tables(
 
 def _write(page: Page, to: Path) -> None:
     """Write all files of a report, and print its text."""
-    written = write(page, to)
+    written = [kind for kind in write(page, to) if kind not in ("png", "pdf")]
+    drawn = sum(picture.draw is not None for picture in page.pictures)
+    pictures = f" and {drawn} picture{'s' if drawn > 1 else ''}, each as png and pdf" if drawn else ""
     terminal(page, console(200))
-    print(f"{to}/{page.name}.{{{','.join(written)}}}")
+    print(f"{to}/{page.name}.{{{','.join(written)}}}{pictures}")

@@ -63,7 +63,8 @@ def explain(error: Exception, words: Sequence[str]) -> str:
         chosen = group not in ("table", "scale") and any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
         if group in groups and chosen:
             return f"{given}: each run of the sweep chooses its {group}; to set the key in all of them: ++{given}"
-        return f"{given}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}"
+        own = f"; for one of your own: +{given}" if f"{group}=own" in overrides else ""
+        return f"{given}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}{own}"
     key = re.search(r"full_key: (\S+)", detail)
     file = re.match(r"In '(.+?)': ConfigKeyError", detail)
     if key and file:
@@ -77,6 +78,11 @@ def explain(error: Exception, words: Sequence[str]) -> str:
         return said
     culprit = _culprit(overrides)
     return said if culprit is None else f"{_name(culprit)}={shown(_value(culprit))}: {said}"
+
+
+def in_short(error: ConfigError) -> str:
+    """What is wrong with the words of a sweep's run, without composing anew, which would end the sweep's own Hydra."""
+    return _missing_option(error, getattr(error, "words", [])) or error.right
 
 
 def _culprit(overrides: list[str]) -> str | None:
@@ -95,9 +101,11 @@ def _culprit(overrides: list[str]) -> str | None:
 
 def _unreadable(error: OverrideParseException) -> str:
     """The message for a word that Hydra's grammar of overrides does not allow."""
+    from fedexp.cli import PROGRAMS  # only here: it imports this module
+
     name, given, value = error.override.partition("=")
     if not given:
-        return f"{name}: must be KEY=VALUE ({error.message.splitlines()[-2]})"
+        return f"{name}: must be KEY=VALUE, or, as the first word, the name of a program; {nearest(name, PROGRAMS)}"
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     quoted = shlex.quote(f'{name}="{escaped}"')
     home = f"write $HOME{value[1:]}, or " if value.startswith("~/") else ""
@@ -146,6 +154,8 @@ def _value(word: str) -> str:
 def _nearest_key(name: str, keys: list[str]) -> str:
     """A hint for an unknown key. Slips are likeliest in a name's last part, so siblings are suggested if it has any."""
     parent, _, last = name.rpartition(".")
+    if deeper := [key for key in keys if key.rpartition(".")[2] == name]:
+        return f"did you mean {' or '.join(deeper[:3])}?"
     siblings = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == parent]
     return nearest(last, siblings) if siblings else nearest(name, keys)
 

@@ -153,7 +153,7 @@ def check(config: DictConfig) -> None:
     cohort, clients = plain["clients_per_round"], plain["clients"]
     require(cohort <= clients, "clients_per_round", cohort, f"must be at most clients={clients}")
     for target in plain["targets"]:
-        require(0 < target <= 1, "targets", target, "accuracies are fractions in (0, 1]")
+        require(0 < target <= 1, "targets", target, "must be a fraction in (0, 1], such as 0.8")
     for name, kind in _SECTIONS.items():
         kind(**plain[name])
     for group in (*GROUPS, *PARTS, "tracking"):
@@ -311,6 +311,8 @@ def constructor(group: str, target: str | None) -> Any:
     require(target is not None, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
     found = located(f"{group}._target_", target)
     require(callable(found), f"{group}._target_", target, f"is a {type(found).__name__}, not a class or function")
+    right = "is a function; an algorithm is a class, a subclass of fedexp.algorithms.fedavg.FedAvg"
+    require(group != "algorithm" or isinstance(found, type), f"{group}._target_", target, right)
     return found
 
 

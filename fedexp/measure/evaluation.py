@@ -49,7 +49,11 @@ class Evaluation:
         if len(done.ids):  # otherwise no client took part, and there is nothing to measure
             found |= {"local_loss": done.loss.double().mean()}
             for measure in self.measures:
-                found |= measure(done)
+                of_round = measure(done)
+                name = getattr(measure, "__name__", type(measure).__name__)
+                right = f"must give a dict of numbers by name, for metrics.csv; it gave a {type(of_round).__name__}"
+                require(isinstance(of_round, dict), "measures", name, right)
+                found |= of_round
         of_clients, tables = self._clients(done)
         row: dict[str, Any] = {"round": done.number, **({"stage": stage.name} if self.names_stages else {})}
         row |= numbers(found | self.reference.divergence(state["params"], done.number))

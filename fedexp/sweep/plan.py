@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedexp.config.explain import in_short
 from fedexp.errors import ConfigError
 from fedexp.record.folder import Folders, RunFolder
 from fedexp.record.status import Status
@@ -54,7 +55,7 @@ def planned(sweep: Sweep) -> list[Planned]:
 
 def _as_it_stands(job: Job, cells: list[str], folders: Folders) -> Planned:
     if job.plain is None:
-        return Planned(job, cells, False, f"cannot be composed: {job.error.right if job.error else ''}")
+        return Planned(job, cells, False, f"cannot be composed: {in_short(job.error) if job.error else ''}")
     folder = RunFolder(job.plain, job.fingerprint, folders)
     result = folder.result() or {}
     rounds, seconds = int(result.get("rounds") or 0), float(result.get("seconds") or 0)
@@ -63,7 +64,8 @@ def _as_it_stands(job: Job, cells: list[str], folders: Folders) -> Planned:
     except ConfigError as error:
         return Planned(job, cells, False, str(error), rounds, seconds)
     if found is not None:
-        return Planned(job, cells, True, str(found["status"]), rounds, seconds)
+        took = float(found.get("seconds") or 0)  # of a run that went further, only what was asked for
+        return Planned(job, cells, True, str(found["status"]), int(found["rounds"]), took)
     if result:
         return Planned(job, cells, False, f"{result['status']} after round {rounds}", rounds, seconds)
     return Planned(job, cells, False, str(Status.STARTED) if folder.path.is_dir() else "to do")
@@ -85,8 +87,8 @@ def show(sweep: Sweep, runs: Sequence[Planned], console: Console) -> None:
     console.print(table)
     done = sum(run.done for run in runs)
     bad = sum(run.job.plain is None for run in runs)
-    said = [f"{len(runs)} runs for the {len(sweep.jobs)} asked for", f"{done} done", f"{len(runs) - done - bad} to do"]
-    said += [f"{bad} cannot be composed"] if bad else []
+    said = [f"runs: {len(runs)} (asked for: {len(sweep.jobs)})", f"done: {done}", f"to do: {len(runs) - done - bad}"]
+    said += [f"cannot be composed: {bad}"] if bad else []
     console.print(", ".join(said), markup=False)
     known = [run.left for run in runs if run.left is not None]
     unknown = len(runs) - done - bad - len(known)
@@ -94,7 +96,7 @@ def show(sweep: Sweep, runs: Sequence[Planned], console: Console) -> None:
         text = f"about {_in_words(sum(known))} for {len(known)} of them, judged by the rounds of runs of the same kind"
         console.print(text, markup=False)
     if unknown:
-        others = f"the other {unknown}" if known else f"these {unknown}"
+        others = "the others" if known else "those to do"
         console.print(f"fedexp bench with the same words estimates the time of {others}", markup=False)
 
 

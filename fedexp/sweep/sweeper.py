@@ -17,6 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from fedexp.config import launch
+from fedexp.config.explain import in_short
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, require
 from fedexp.record.folder import Folders, RunFolder
 from fedexp.record.status import DONE
@@ -27,9 +28,10 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class FedexpSweeper(Sweeper):
-    """Expands, skips, launches, reports. closing: called at the end with each sweep and its runs' folders."""
+    """Expands, skips, launches, reports. closing: called at the end with each sweep, its runs' folders, and the words
+    of the command line."""
 
-    closing: Callable[[Sweep, list[Path]], None] = staticmethod(lambda sweep, folders: None)
+    closing: Callable[[Sweep, list[Path], list[str]], None] = staticmethod(lambda sweep, folders, words: None)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -71,7 +73,8 @@ class FedexpSweeper(Sweeper):
                 raise
             progress.summary()
             failures += len(progress.failed)
-            self.closing(each, [path for path in progress.folders.values() if (path / "config.yaml").exists()])
+            folders = [path for path in progress.folders.values() if (path / "config.yaml").exists()]
+            self.closing(each, folders, arguments)
         if failures:
             raise Incomplete(f"{failures} of the sweep's runs failed; the same command tries them again")
 
@@ -79,7 +82,7 @@ class FedexpSweeper(Sweeper):
         """The runs that are not finished, each once. Where cells share a run, the one with the most rounds counts."""
         for job in jobs:
             if job.plain is None:
-                progress.add_failure(job, job.error.right)
+                progress.add_failure(job, in_short(job.error))
         folders = Folders()
         todo = [job for job, _ in by_run(jobs) if job.plain and self._is_to_do(job, folders, progress)]
         progress.begin(len(todo))

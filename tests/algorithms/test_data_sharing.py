@@ -177,5 +177,5 @@ def test_noise_by_client_is_refused():
     """Shared examples are nobody's."""
     ctx = one_class_context()
     noise = Noise(torch.full((len(ctx.world.y),), 0.25), 0)
-    with pytest.raises(ConfigError, match=r"partition\.noise=0\.25: shared examples belong to no client"):
+    with pytest.raises(ConfigError, match=r"partition\.noise=0\.25: must be 0: the shared examples"):
         sharing().stages(replace(ctx, world=replace(ctx.world, noise=noise)))

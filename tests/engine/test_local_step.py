@@ -98,5 +98,5 @@ def test_a_local_step_is_traced_whole(monkeypatch, name):
 def test_workers_steps_are_not_compiled():
     world = make_world()
     settings = Hardware(device="cpu", engine="workers", compile=True)
-    with pytest.raises(ConfigError, match=r"hardware\.compile=True.*hardware\.engine=vectorized"):
+    with pytest.raises(ConfigError, match=r"hardware\.compile=true.*hardware\.engine=vectorized"):
         Engine(make_model("cnn", world), world, Local(), settings, seed=0)

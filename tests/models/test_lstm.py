@@ -136,7 +136,7 @@ def test_it_learns_what_comes_next():
 
 
 def test_random_inputs_are_refused_for_tokens():
-    with pytest.raises(ConfigError, match=r"algorithm\.labels=random_inputs: random inputs are numbers"):
+    with pytest.raises(ConfigError, match=r"algorithm\.labels=random_inputs: draws random numbers"):
         LabelClusters(labels="random_inputs").check(make_context(model(), texts()))
 
 
