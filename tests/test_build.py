@@ -1,6 +1,10 @@
 """Settings that cannot work are refused by the name of their key and their value, before anything is begun."""
 
+import sys
+from types import ModuleType
+
 import pytest
+import torch
 from composing import composed
 from program import SMALL
 
@@ -36,6 +40,10 @@ def built(*words):
         (["partition=dir", "partition.alpha=0"], ["partition.alpha=0", "above 0"]),
         (["clients=5000"], ["clients=5000", "only 1437 training examples"]),
         (["targets=[1.5]"], ["targets=1.5", "fraction in"]),
+        (
+            ["partition=own", "partition._target_=fewer.two"],
+            ["partition._target_=fewer.two", "must give the ids of each of the 20 clients; it gave those of 2"],
+        ),
         (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
         (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
         (["partition=natural"], ["partition=natural", "does not say whose"]),
@@ -99,7 +107,10 @@ def built(*words):
     ],
     ids=lambda each: " ".join(each),
 )
-def test_what_cannot_work_is_refused(words, said):
+def test_what_cannot_work_is_refused(words, said, monkeypatch):
+    fewer = ModuleType("fewer")
+    fewer.two = lambda dataset, clients, seed: [torch.tensor([0]), torch.tensor([1])]
+    monkeypatch.setitem(sys.modules, "fewer", fewer)
     with pytest.raises(ConfigError) as error:
         built(*words)
     assert all(part in f"{error.value}\n" for part in said), error.value

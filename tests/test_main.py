@@ -51,7 +51,7 @@ BAD = [
     (["algorithm=null"], ["algorithm=null", "names no option", "fedcat"]),
     (["algorithm=3"], ["algorithm=3", "names no option", "fedcat"]),
     (["=3"], ["=3", "KEY=VALUE"]),
-    (["rounds"], ["rounds", "KEY=VALUE", "EQUAL"]),
+    (["rounds"], ["rounds: must be KEY=VALUE, or, as the first word, the name of a program; known: again, bench"]),
     (["dataset.root=~/pictures"], ["dataset.root=~/pictures", "$HOME/pictures", "'dataset.root=\"~/pictures\"'"]),
     (["tracking=wandb", "tracking.group=it's"], ["tracking.group=it's", "quote twice", '"it']),
     (["selection=clusam"], ["selection=clusam: no such option; did you mean clusamp?"]),
@@ -105,6 +105,19 @@ BAD = [
         ["seed=range(0,400) clients=range(1,400): asks for 159600 runs; a sweep has at most 100000"],
     ),
     (["targets=['a\nb']"], ["targets=['a\\nb']: contains '\\n'; a setting cannot contain control characters"]),
+    (
+        ["repot", "outputs"],
+        ["repot: must be KEY=VALUE, or, as the first word, the name of a program; did you mean report?"],
+    ),
+    (["lr=0.1"], ["lr=0.1: no such key; did you mean ", "local.lr?"]),
+    (
+        ["algorithm=own", "algorithm._target_=fedexp.algorithms.fedprox.FedProx", "algorithm.pull=1"],
+        ["algorithm.pull=1: no such key; known: _target_, name; for one of your own: +algorithm.pull=1"],
+    ),
+    (
+        ["algorithm=own", "algorithm._target_=shutil.copy"],
+        ["algorithm._target_=shutil.copy: is a function; an algorithm"],
+    ),
     (["--nosuch"], ["unrecognized arguments: --nosuch"]),
     (["-m", "-r"], ["Only one of --run, --multirun"]),
     (["--config-dir=/nosuch"], ["'/nosuch' not found"]),

@@ -85,6 +85,13 @@ def test_the_command_writes_every_format(outputs, capsys):
     written = {path.suffix for path in (outputs / "reports/runs").iterdir()}
     assert written == {".csv", ".html", ".md", ".tex", ".png", ".pdf"}
     assert report(outputs) == 0  # a report is no run
+    assert "runs.{md,csv,tex,html} and 2 pictures, each as png and pdf" in said
+
+
+def test_a_report_on_single_runs_stands_beside_them(outputs):
+    runs = sorted(path for path in outputs.iterdir() if path.is_dir())[:2]
+    assert report(*runs) == 0
+    assert (outputs / "reports" / "runs" / "runs.md").exists() and not (runs[0] / "reports").exists()
 
 
 def test_the_command_writes_a_folder_for_each_data_set(outputs, capsys):

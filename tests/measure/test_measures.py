@@ -11,6 +11,7 @@ from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.config.schema import Evaluate
 from fedexp.engine import Local
+from fedexp.errors import ConfigError
 from fedexp.measure import accuracy
 from fedexp.measure.divergence import divergence, layer_divergence, weight_divergence
 from fedexp.measure.evaluation import Evaluation
@@ -158,6 +159,16 @@ def test_a_row_holds_what_each_measure_finds_as_plain_numbers():
     assert (row["one"], row["two"]) == (float(torch.tensor(0.1)), 2)
     assert all(isinstance(value, int | float) for value in row.values())
     assert row["client_accuracy_mean"] == pytest.approx(tables["clients"]["accuracy"].mean())
+
+
+def test_a_measure_that_gives_a_number_without_a_name_is_refused():
+    done = a_round()
+    with pytest.raises(ConfigError, match=r"measures=nameless: must give a dict of numbers by name, .* gave a float"):
+        evaluation(done, [nameless]).row(Stage("s", FedAvg(), done.ctx), done)
+
+
+def nameless(done):
+    return 0.5
 
 
 def test_which_rounds_are_evaluated():

@@ -62,6 +62,14 @@ def test_what_is_left_takes_as_long_as_the_rounds_of_its_kind(sweep):
     assert "about 6.0 s for 1 of them" in said and "the time of the others" in said
 
 
+def test_a_run_that_went_further_took_as_long_as_was_asked_for(tmp_path):
+    (longer,) = asked("seed=0,1", "rounds=6", f"output_root={tmp_path}")
+    leave_run(longer.jobs[0], [0.1] * 6)
+    (shorter,) = asked("seed=0,1", "rounds=2", f"output_root={tmp_path}")
+    first, second = planned(shorter)
+    assert (first.done, first.rounds, first.seconds, second.left) == (True, 2, 2, 2)
+
+
 def test_only_what_makes_no_difference_to_speed_is_of_the_same_kind(tmp_path):
     (found,) = asked("seed=0,1", "partition=iid,dir0.1", "rounds=4,5", f"output_root={tmp_path}")
     assert len({job.kind for job in found.jobs}) == 1

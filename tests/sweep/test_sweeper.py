@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -88,6 +89,7 @@ def test_a_killed_table_goes_on_where_it_was(whole):
     assert 2 <= len(before) < 4
     assert f"{4 - len(before)} done now, {len(before)} finished before, 0 failed" in said
     assert "Measured beside published" in said.partition("0 failed")[2], "the table, at the end"
+    assert re.search(r"an interactive page: fedexp report table=fedcat_3 .*scale=quick", said), "its own words"
 
 
 def test_a_finished_table_is_found_at_once(whole):
