@@ -223,11 +223,11 @@ def main(words: list[str]) -> None:
             return
     compared = [] if fast else ["x plain", "x floor"]
     columns = ["case", "start s", "round s", "samples/s", *compared, "GB", "rounds", "minutes"]
-    title = f"medians of {rounds} alternating rounds, torch {torch.__version__}"
-    table = _table(title, columns)
+    title = f"medians over rounds in turns ({rounds} of each loop), torch {torch.__version__}"
+    table = new_table(title, columns)
     for name, job in jobs.items():
         config = composed(["tracking=none", *job])
-        print(f"{name}: {config.clients:,} clients, {config.rounds} rounds, of which {rounds} are measured", flush=True)
+        print(f"{name}: {config.clients:,} clients, {config.rounds} rounds, {rounds} measured", flush=True)
         found = in_a_fresh_process(config, rounds, fast)
         ratios = [] if fast else [found["plain"], found["floor"]]
         table.add_row(
@@ -260,14 +260,15 @@ def print_hours(jobs: list[Job]) -> None:
         row = job.cell.row if job.cell is not None else job.name
         rows.setdefault(row, []).append(known[kind])
     title = f"hours on this machine, one run after another, torch {torch.__version__}"
-    table = _table(title, ["row", "runs", "hours"])
+    table = new_table(title, ["row", "runs", "hours"])
     rows["all"] = [value for values in rows.values() for value in values]
     for row, values in rows.items():
         table.add_row(row, str(len(values)), f"{sum(values) / 3600:,.2f}")
     console(80).print(table)
 
 
-def _table(title: str, columns: list[str]) -> Table:
+def new_table(title: str, columns: list[str]) -> Table:
+    """An empty table that fits into 80 columns; the first column has names, the others numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for number, column in enumerate(columns):
         table.add_column(column, no_wrap=number > 0, overflow="fold", justify="right" if number else "left")

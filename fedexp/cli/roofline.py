@@ -6,7 +6,7 @@
 
 Two local steps of the whole cohort are carried out on this machine, as one stack, and counted operation by operation:
 kernels (all that is not a view), the bytes that each reads and writes, and floating point operations
-(torch.utils.flop_counter). A step then takes at least the longest of three times: launching the kernels, moving the
+(torch.utils.flop_counter); the table has those of one step. A step then takes at least the longest of three times: launching the kernels, moving the
 bytes, and doing the arithmetic. The GPU's numbers are those published for an H200 (4.8 TB/s, 67 TFLOP/s in float32),
 and 5 microseconds for the host to launch a kernel; if a step is captured and replayed without the host, 1.5
 microseconds per kernel are assumed. Not counted: that small kernels do not fill a GPU, evaluation, and work that is
@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedexp.cli.bench import CASES, OurLoop, chosen
+from fedexp.cli import console
+from fedexp.cli.bench import CASES, OurLoop, chosen, new_table
 from fedexp.config.compose import composed
+from fedexp.config.schema import section
 
 _BYTES, _OPERATIONS, _LAUNCH, _REPLAY = 4.8e12, 67e12, 5e-6, 1.5e-6  # per second, per second, seconds, seconds
 # The CIFAR-10 benchmark of pfl-research, with the most similar of fedexp's models: pfl's two convolutions are narrower.
@@ -93,7 +93,7 @@ def counted(work: Callable[[], Any]) -> Demand:
     return replace(counter.demand, operations=operations.get_total_flops())
 
 
-def a_step(config: DictConfig) -> tuple[Demand, float]:
+def a_step(config: DictConfig) -> tuple[Demand, int]:
     """The demand of one local step of a whole cohort, and the number of examples of its largest client."""
     config = config.copy()
     config.hardware.engine, config.hardware.device = "vectorized", "cpu"
@@ -104,21 +104,20 @@ def a_step(config: DictConfig) -> tuple[Demand, float]:
         loop.enter(0)
         found.append(counted(loop.round))
         loop.close()
-    return found[1] - found[0], float(max(loop.ctx.world.sizes))
+    return found[1] - found[0], int(max(loop.ctx.world.sizes))
 
 
 def main(words: list[str]) -> None:
     """Count what the words name and print the table."""
-    columns = ("case", "kernels a step", "MB a step", "GFLOP a step", "round", "round, replayed", "limit")
-    table = Table(*columns, title="an H200, estimated by roofline: not measured")
+    columns = ["case", "kernels", "MB", "GFLOP", "round ms", "replayed ms", "limit"]
+    table = new_table("an H200: estimated, not measured", columns)
     for name, job in chosen(words, {**CASES, "P": _P}).items():
         config = composed(["tracking=none", *job])
         step, size = a_step(config)
-        batch, epochs = config.local.batch_size, config.local.epochs
-        steps = config.local.steps or -(-size // batch) * epochs
+        steps = section(config, "local").schedule(size)[1]
         eager, (replayed, limit) = step.seconds(_LAUNCH)[0], step.seconds(_REPLAY)
         table.add_row(
             name, f"{step.kernels:.0f}", f"{step.bytes / 1e6:,.1f}", f"{step.operations / 1e9:,.2f}",
-            f"{1000 * steps * eager:,.1f} ms", f"{1000 * steps * replayed:,.1f} ms", limit,
+            f"{1000 * steps * eager:,.1f}", f"{1000 * steps * replayed:,.1f}", limit,
         )  # fmt: skip
-    Console().print(table)
+    console(80).print(table)

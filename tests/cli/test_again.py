@@ -77,8 +77,11 @@ def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
         (["rouns=3"], "rouns=3: "),
         (["algorithm.muu=1"], "algorithm.muu=1: "),
         (["+algorithm.muu=1"], "algorithm.muu=1: no such key; did you mean mu?"),
-        (["algorithm=fedcat"], "algorithm=fedcat: cannot be chosen anew; give its own keys, algorithm.KEY=VALUE"),
-        (["selection=clusamp"], "selection=clusamp: cannot be chosen anew"),
+        (
+            ["algorithm=fedcat"],
+            "algorithm=fedcat: cannot be changed in a saved run; give its own keys, algorithm.KEY=VALUE",
+        ),
+        (["selection=clusamp"], "selection=clusamp: cannot be changed in a saved run"),
         (["seed=1,2"], "seed=1,2: must be a single value"),
         (["rounds=many"], "rounds=many: "),
         (["rounds=0"], "rounds=0: must be at least 1"),
