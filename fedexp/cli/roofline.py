@@ -6,12 +6,12 @@
 
 Two local steps of the whole cohort are carried out on this machine, as one stack, and counted operation by operation:
 kernels (all that is not a view), the bytes that each reads and writes, and floating point operations
-(torch.utils.flop_counter); the table has those of one step. A step then takes at least the longest of three times: launching the kernels, moving the
-bytes, and doing the arithmetic. The GPU's numbers are those published for an H200 (4.8 TB/s, 67 TFLOP/s in float32),
-and 5 microseconds for the host to launch a kernel; if a step is captured and replayed without the host, 1.5
-microseconds per kernel are assumed. Not counted: that small kernels do not fill a GPU, evaluation, and work that is
-done once per round. Of a run of several stages only the first is counted, and every client as if it had as many
-examples as the largest.
+(torch.utils.flop_counter); the table has those of one step. A step then takes at least the longest of three times:
+launching the kernels, moving the bytes, and doing the arithmetic. The GPU's numbers are those published for an H200
+(4.8 TB/s, 67 TFLOP/s in float32), and 5 microseconds for the host to launch a kernel; if a step is captured and
+replayed without the host, 1.5 microseconds per kernel are assumed. Not counted: that small kernels do not fill a GPU,
+evaluation, and work that is done once per round. Of a run of several stages only the first is counted, and every
+client as if it had as many examples as the largest.
 """
 
 import math
