@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import fedexp
-from fedexp.cli import PROGRAMS, carry_out
+from fedexp.cli import carry_out
 from fedexp.cli.closing import compare, dry_run
 from fedexp.cli.usage import usage
 from fedexp.config import launch
@@ -25,7 +25,7 @@ from fedexp.config.compose import CONF, NoConfig, lists, refuse_tables
 from fedexp.config.explain import exit_code, say
 from fedexp.config.loader import fewer_maps
 from fedexp.config.schema import GROUPS, check
-from fedexp.config.words import in_order
+from fedexp.config.words import PROGRAMS, in_order
 from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
 from fedexp.record.folder import RunFolder
 from fedexp.record.result import value

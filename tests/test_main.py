@@ -15,11 +15,11 @@ from program import FEW, only_folder, result, run
 
 import fedexp
 from fedexp.build import construct
-from fedexp.cli import PROGRAMS
 from fedexp.config.comments import comments
 from fedexp.config.compose import CONF, Composer
 from fedexp.config.explain import exit_code
 from fedexp.config.schema import GROUPS, PARTS, check
+from fedexp.config.words import PROGRAMS
 from fedexp.errors import ConfigError
 from fedexp.main import main
 

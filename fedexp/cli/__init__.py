@@ -9,8 +9,6 @@ from rich.console import Console
 
 from fedexp.config.explain import exit_code
 
-PROGRAMS = ("again", "bench", "partition", "protocol", "report", "roofline", "study")
-
 
 def carry_out(name: str, words: Sequence[str]) -> int:
     """Run one of the programs with the words after its name; returns its exit code. Its help is its docstring, which is

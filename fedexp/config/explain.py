@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig, deepest
 from fedexp.config.options import elsewhere
-from fedexp.config.words import check_words
+from fedexp.config.words import PROGRAMS, check_words
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, shown
 
 
@@ -101,8 +101,6 @@ def _culprit(overrides: list[str]) -> str | None:
 
 def _unreadable(error: OverrideParseException) -> str:
     """The message for a word that Hydra's grammar of overrides does not allow."""
-    from fedexp.cli import PROGRAMS  # only here: it imports this module
-
     name, given, value = error.override.partition("=")
     if not given:
         return f"{name}: must be KEY=VALUE, or, as the first word, the name of a program; {nearest(name, PROGRAMS)}"
