@@ -22,7 +22,8 @@ class Entry:
     missing: bool = False
 
     def html(self) -> str:
-        kind = " ".join(filter(None, ["main", self.mark, "missing" if self.missing else ""]))
+        listed = "list" if ", " in self.main else ""  # may be broken into lines, as numbers may not
+        kind = " ".join(filter(None, ["main", self.mark, "missing" if self.missing else "", listed]))
         aside = f'<span class="aside">{escape(self.aside)}</span>' if self.aside else ""
         return f'<span class="{kind}">{escape(self.main)}</span>{aside}'
 
