@@ -223,7 +223,7 @@ def main(words: list[str]) -> None:
             return
     compared = [] if fast else ["x plain", "x floor"]
     columns = ["case", "start s", "round s", "samples/s", *compared, "GB", "rounds", "minutes"]
-    title = f"medians over rounds in turns ({rounds} of each loop), torch {torch.__version__}"
+    title = f"medians over {rounds} rounds of each loop, in turns; torch {torch.__version__}"
     table = new_table(title, columns)
     for name, job in jobs.items():
         config = composed(["tracking=none", *job])

@@ -129,8 +129,6 @@ def _tables(
 
 def _write(page: Page, to: Path) -> None:
     """Write all files of a report, and print its text."""
-    written = [kind for kind in write(page, to) if kind not in ("png", "pdf")]
-    drawn = sum(picture.draw is not None for picture in page.pictures)
-    pictures = f" and {drawn} picture{'s' if drawn > 1 else ''}, each as png and pdf" if drawn else ""
+    written = write(page, to)
     terminal(page, console(200))
-    print(f"{to}/{page.name}.{{{','.join(written)}}}{pictures}")
+    print(written)

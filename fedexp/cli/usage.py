@@ -33,7 +33,7 @@ _COMMANDS = [
     ("fedexp [run] -m +table=NAME", "a published table, or shrunk to minutes: +scale=quick"),
 ]
 _FLAGS = [
-    ("--help", "shows this; with words before it, what there is for their choice: fedexp algorithm=fedprox --help"),
+    ("--help", "shows this help; with words before it, the help for their choice: fedexp algorithm=fedprox --help"),
     ("--cfg job", "the composed config, without running"),
     ("--dry-run", "lists a sweep's runs with their state and time, without running them; also -m ... --cfg job"),
     ("--version", "shows fedexp's version"), ("--hydra-help", "shows Hydra's own flags, launchers and sweepers"),

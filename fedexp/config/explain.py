@@ -82,7 +82,9 @@ def explain(error: Exception, words: Sequence[str]) -> str:
 
 def in_short(error: ConfigError) -> str:
     """What is wrong with the words of a sweep's run, without composing anew, which would end the sweep's own Hydra."""
-    return _missing_option(error, getattr(error, "words", [])) or error.right
+    if not isinstance(error, NoConfig):
+        return str(error)
+    return _missing_option(error, error.words) or error.right
 
 
 def _culprit(overrides: list[str]) -> str | None:

@@ -43,12 +43,8 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
 def _change(config: DictConfig, override: Override) -> None:
     key, _, value = override.input_line.lstrip("+~").partition("=")
     require(not override.is_sweep_override(), key, value, "must be a single value: this program carries out one run")
-    require(
-        key not in (*GROUPS, *PARTS),
-        key,
-        value,
-        f"cannot be changed in a saved run; give its own keys, {key}.KEY=VALUE",
-    )
+    right = f"cannot be changed in a saved run; give its own keys, {key}.KEY=VALUE"
+    require(key not in (*GROUPS, *PARTS), key, value, right)
     try:
         apply(override, config)
     except HydraException as error:

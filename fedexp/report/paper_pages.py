@@ -65,14 +65,12 @@ def read_remarks(folder: Path) -> dict[str, str]:
     ConfigError for anything else in it."""
     file = folder / "remarks.yaml"
     try:
-        found = yaml.safe_load(file.read_text()) if file.is_file() else {}
+        found = (yaml.safe_load(file.read_text()) if file.is_file() else None) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError("remarks", file, f"cannot be read ({error})") from error
-    known = [name for names in _tables().values() for name in names]
-    right = f"must give texts by the name of a table, which are: {', '.join(known)}"
-    require(isinstance(found, dict) and all(isinstance(text, str) for text in found.values()), "remarks", file, right)
-    for name in found:
-        require(name in known, f"remarks.{name}", file, right)
+        raise ConfigError("", file, f"cannot be read ({error})") from error
+    known = {name for names in _tables().values() for name in names}
+    texts = isinstance(found, dict) and found.keys() <= known and all(isinstance(text, str) for text in found.values())
+    require(texts, "", file, f"must give texts by the names of tables, such as {min(known)}: TEXT, and nothing else")
     return found
 
 

@@ -19,8 +19,8 @@ from fedexp.report.page import Entry, Page, Sheet
 _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("fedexp.report", "."), autoescape=True, trim_blocks=True)
 
 
-def write(page: Page, to: Path) -> list[str]:
-    """Write all files of a report; returns their endings. Raises ConfigError where they cannot be written."""
+def write(page: Page, to: Path) -> str:
+    """Write all files of a report; returns what they are, in words. Raises ConfigError where they cannot be written."""
     texts = {"md": markdown(page), "csv": page.records.to_csv(index=False), "tex": latex(page), "html": html(page)}
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -31,8 +31,9 @@ def write(page: Page, to: Path) -> list[str]:
                 save(picture.draw(), to, picture.name)
     except OSError as error:
         raise ConfigError("to", to, f"cannot be written to ({error})") from error
-    drawn = any(picture.draw is not None for picture in page.pictures)
-    return [*texts, *(("png", "pdf") if drawn else ())]
+    drawn = sum(picture.draw is not None for picture in page.pictures)
+    pictures = f" and {drawn} picture{'s' if drawn > 1 else ''}, each as png and pdf" if drawn else ""
+    return f"{to}/{page.name}.{{{','.join(texts)}}}{pictures}"
 
 
 def save(figure: Figure, to: Path, name: str) -> list[Path]:

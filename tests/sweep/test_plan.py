@@ -36,6 +36,12 @@ def test_each_run_and_how_far_it_is(sweep):
     }
 
 
+def test_a_run_that_cannot_be_composed_is_listed_with_its_wrong_key(tmp_path):
+    (found,) = asked("algorithm=fedprox", "+algorithm.muu=1,2", f"output_root={tmp_path}")
+    said = [f"cannot be composed: algorithm.muu={value}: no such key; did you mean mu? known: mu" for value in (1, 2)]
+    assert [run.state for run in planned(found)] == said
+
+
 def test_cells_that_share_a_run_are_one_line(tmp_path):
     (sweep,) = asked("+table=fedcat_3", "+scale=quick", f"output_root={tmp_path}")
     found = planned(sweep)
