@@ -1,6 +1,7 @@
 """The typed schema of the config, and the checks across keys."""
 
 import inspect
+import pickle
 import pkgutil
 import re
 from collections.abc import Mapping
@@ -148,6 +149,11 @@ def check(config: DictConfig) -> None:
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
         raise ConfigError(*_unresolved(written, error, reason), reason) from error
+    check_resolved(plain)
+
+
+def check_resolved(plain: Mapping[str, Any]) -> None:
+    """`check` of a config whose keys are those of the schema, as plain values, resolved."""
     _check_plain(plain, "")
     check_values(Settings, plain, "")
     cohort, clients = plain["clients_per_round"], plain["clients"]
@@ -352,21 +358,20 @@ def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
             raise ConfigError(f"{group}.{name}._target_", None, "must name a class or function")
         if hint is bool:
             require(isinstance(value, bool), f"{group}.{name}", value, "must be true or false")
-        plain = isinstance(value, str | int | float | None)  # a list has no hash to be known by
-        refused = (_refused if plain else _refused.__wrapped__)(name, hint, value)
+        refused = _refused(name, hint, pickle.dumps(value))
         if refused is not None:
             raise ConfigError(f"{group}.{name}", value, str(refused).splitlines()[0]) from refused
 
 
-@lru_cache(maxsize=10_000, typed=True)  # a table's cells have the same few values again and again
-def _refused(name: str, hint: Any, value: Any) -> OmegaConfBaseException | None:
-    """What OmegaConf says against `value` as an argument of this type; None where it converts."""
+@lru_cache(maxsize=10_000)  # a table's cells have the same few values again and again
+def _refused(name: str, hint: Any, pickled: bytes) -> OmegaConfBaseException | None:
+    """What OmegaConf says against a value, pickled, as an argument of this type; None where it converts."""
     try:
         schema = OmegaConf.structured(make_dataclass("Schema", [(name, hint, MISSING)]))
     except OmegaConfBaseException:
         return None  # a type that YAML cannot express: the constructor's own business
     try:
-        OmegaConf.merge(schema, {name: value})
+        OmegaConf.merge(schema, {name: pickle.loads(pickled)})
     except OmegaConfBaseException as error:
         return error
     return None

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.compose import Composer, NoConfig, lists, word
 from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint
-from fedexp.config.schema import GIVEN, GROUPS, PARTS, check_names, check_plain_keys
+from fedexp.config.schema import GIVEN, GROUPS, PARTS, check_names, check_plain_keys, check_resolved
 from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
 from fedexp.sweep.table import Cell, Table
@@ -50,6 +50,16 @@ class Job:
         """Made when it is asked for: of thousands of runs they fill the memory, and most are never needed."""
         return None if self.make is None else self.make()
 
+    @cached_property
+    def refused(self) -> ConfigError | None:
+        """Why this run cannot be: its words cannot be composed, or a value cannot work. None where it can."""
+        if self.plain is not None:
+            try:
+                check_resolved(self.plain)
+            except ConfigError as error:
+                return error
+        return self.error
+
     @property
     def kind(self) -> str:
         """What this run has in common with those whose rounds take about as long as its own."""
@@ -67,10 +77,11 @@ class Sweep:
 
 
 def by_run(jobs: Iterable[Job]) -> list[tuple[Job, list[Job]]]:
-    """Each run once, with all jobs that share it: it is the first of them with the most rounds."""
+    """Each run once, with all jobs that share it: it is the first of them with the most rounds. A refused job shares
+    its run with none."""
     together: dict[str, list[Job]] = {}
     for job in jobs:
-        together.setdefault(job.fingerprint or job.name, []).append(job)
+        together.setdefault(job.name if job.refused else job.fingerprint, []).append(job)
     return [(max(each, key=lambda job: job.plain["rounds"] if job.plain else 0), each) for each in together.values()]
 
 

@@ -46,7 +46,7 @@ def planned(sweep: Sweep) -> list[Planned]:
 
     def left(run: Planned) -> float | None:
         kind = run.job.kind
-        if run.done or run.job.plain is None or not rounds[kind]:
+        if run.done or run.job.refused or not rounds[kind]:
             return None
         return max(0, run.job.plain["rounds"] - run.rounds) * seconds[kind] / rounds[kind]
 
@@ -54,8 +54,8 @@ def planned(sweep: Sweep) -> list[Planned]:
 
 
 def _as_it_stands(job: Job, cells: list[str], folders: Folders) -> Planned:
-    if job.plain is None:
-        return Planned(job, cells, False, f"cannot be composed: {in_short(job.error) if job.error else ''}")
+    if job.refused:
+        return Planned(job, cells, False, f"refused: {in_short(job.refused)}")
     folder = RunFolder(job.plain, job.fingerprint, folders)
     result = folder.result() or {}
     rounds, seconds = int(result.get("rounds") or 0), float(result.get("seconds") or 0)
@@ -86,9 +86,9 @@ def show(sweep: Sweep, runs: Sequence[Planned], console: Console) -> None:
         table.add_row(*map(escape, (run.cells[0] + more, rounds, _time(run), run.state)))
     console.print(table)
     done = sum(run.done for run in runs)
-    bad = sum(run.job.plain is None for run in runs)
+    bad = sum(run.job.refused is not None for run in runs)
     said = [f"runs: {len(runs)} (asked for: {len(sweep.jobs)})", f"done: {done}", f"to do: {len(runs) - done - bad}"]
-    said += [f"cannot be composed: {bad}"] if bad else []
+    said += [f"refused: {bad}"] if bad else []
     console.print(", ".join(said), markup=False)
     known = [run.left for run in runs if run.left is not None]
     unknown = len(runs) - done - bad - len(known)

@@ -30,7 +30,7 @@ class Progress:
     def begin(self, todo: int) -> None:
         self.todo, self.started = todo, time.monotonic()
         before = f", {self.found} finished before" if self.found else ""
-        bad = f", {len(self.failed)} cannot be composed" if self.failed else ""
+        bad = f", {len(self.failed)} refused" if self.failed else ""
         self._print(f"runs to do: {todo}{before}{bad}")
 
     def add_done(self, status: str) -> None:

@@ -49,8 +49,8 @@ class FedexpSweeper(Sweeper):
         self.busy: list[Job] = []  # runs that other processes are carrying out
         every = sweeps(arguments, say=Composing())
         for each in every:
-            if all(job.plain is None for job in each.jobs):
-                raise each.jobs[0].error
+            if each.jobs[0].refused and all(job.refused for job in each.jobs):
+                raise each.jobs[0].refused
         folder = Path(self.config.hydra.sweep.dir)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -81,10 +81,10 @@ class FedexpSweeper(Sweeper):
     def _todo(self, jobs: Sequence[Job], progress: Progress) -> list[Job]:
         """The runs that are not finished, each once. Where cells share a run, the one with the most rounds counts."""
         for job in jobs:
-            if job.plain is None:
-                progress.add_failure(job, in_short(job.error))
+            if job.refused:
+                progress.add_failure(job, in_short(job.refused))
         folders = Folders()
-        todo = [job for job, _ in by_run(jobs) if job.plain and self._is_to_do(job, folders, progress)]
+        todo = [job for job, _ in by_run(jobs) if not job.refused and self._is_to_do(job, folders, progress)]
         progress.begin(len(todo))
         return todo
 

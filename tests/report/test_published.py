@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 from composing import asked
-from omegaconf import OmegaConf
+from omegaconf import MISSING
 
 from fedexp.config.compose import CONF
-from fedexp.config.schema import check
+from fedexp.config.schema import check_resolved
 from fedexp.report import published
 from fedexp.sweep.table import Measure
 
@@ -45,7 +45,7 @@ def test_every_printed_table_can_be_run():
 def test_cells_and_configs_map_both_ways(table):
     cells = [job for job in jobs(table) if not job.reference]
     lines = published.lines(table)
-    assert [(job.name, str(job.error)) for job in jobs(table) if job.config is None] == []
+    assert [(job.name, str(job.error)) for job in jobs(table) if job.plain is None] == []
     found = {}
     for job in cells:
         printed = published.find(table, job.cell)
@@ -57,11 +57,12 @@ def test_cells_and_configs_map_both_ways(table):
         assert_rounds(job, lines.iloc[printed.index])
         assert_remarks(job, lines.iloc[printed.index])
     assert sorted(found) == list(range(len(lines)))  # no printed cell is left over
-    own = {id(job.cell): job.config for job in cells}
+    own = {id(job.cell): job.plain for job in cells}
     for job in jobs(table):
         if job.reference:  # SGD's batch is that of a round's clients together
             config = own[id(job.cell)]
-            assert job.config.local.batch_size == config.clients_per_round * config.local.batch_size, job.name
+            together = config["clients_per_round"] * config["local"]["batch_size"]
+            assert job.plain["local"]["batch_size"] == together, job.name
     told = [(job.fingerprint, str(job.cell.measure)) for job in cells]
     assert len(set(told)) == len(told), "two cells would read the same number from the same run"
 
@@ -72,8 +73,8 @@ def test_cadis_s_best_accuracies_are_of_500_rounds(table, cells):
     assert len(jobs(table)) == cells
     for job in jobs(table):
         assert job.cell.measure == Measure("best", 500), job.name
-        longer = table == "cadis_1" and job.config.dataset.name == "cifar10"
-        assert job.config.rounds == (1000 if longer else 500), job.name
+        longer = table == "cadis_1" and job.plain["dataset"]["name"] == "cifar10"
+        assert job.plain["rounds"] == (1000 if longer else 500), job.name
 
 
 def test_what_is_printed_twice_from_one_run_is_the_same_number():
@@ -91,19 +92,20 @@ def test_what_is_printed_twice_from_one_run_is_the_same_number():
 
 def assert_same(job, line):
     """The composed config is what the printed cell says, in the values that both have."""
-    config = job.config
+    config = job.plain
     check_built(config)
-    assert NAMES.get(config.dataset.name, config.dataset.name) == line.dataset, job.name
-    assert config.partition.name == line.partition, job.name
-    assert config.model.name == model(line), job.name
-    assert config.clients == int(line.clients), job.name
+    dataset = config["dataset"]["name"]
+    assert NAMES.get(dataset, dataset) == line.dataset, job.name
+    assert config["partition"]["name"] == line.partition, job.name
+    assert config["model"]["name"] == model(line), job.name
+    assert config["clients"] == int(line.clients), job.name
     share = line.participants
     participants = int(line.clients) * int(share[:-1]) // 100 if share.endswith("%") else int(share)
     if job.cell.measure.kind == "information":  # one program for two of the clients and all encoders
         assert job.cell.measure.where["algorithm"] == line.algorithm
         return
-    assert config.clients_per_round == participants, job.name
-    assert config.algorithm.name == line.algorithm, job.name
+    assert config["clients_per_round"] == participants, job.name
+    assert config["algorithm"]["name"] == line.algorithm, job.name
     percent = line.metric.removeprefix("rounds_to_").removesuffix("_percent")
     if percent != line.metric and percent.isdigit():
         assert job.cell.measure.argument == int(percent) / 100
@@ -120,30 +122,34 @@ def assert_rounds(job, line):
     """FedConcat's tables: as many rounds of both stages, or of the baselines, as the paper says."""
     if line.paper != "fedconcat" or job.cell.measure.kind == "information":
         return
-    config, (baseline, encoders, heads, on_fmnist) = job.config, ROUNDS[line.table]
-    if config.algorithm.name.startswith("fedconcat"):
+    algorithm, rounds = job.plain["algorithm"], job.plain["rounds"]
+    baseline, encoders, heads, on_fmnist = ROUNDS[line.table]
+    if algorithm["name"].startswith("fedconcat"):
         heads = on_fmnist if line.dataset == "fmnist" else heads
-        assert (config.algorithm.encoder_rounds, config.rounds) == (encoders, encoders + heads), job.name
+        assert (algorithm["encoder_rounds"], rounds) == (encoders, encoders + heads), job.name
     else:  # centralized: epochs
-        assert config.rounds == (200 if config.algorithm.name == "centralized" else baseline), job.name
+        assert rounds == (200 if algorithm["name"] == "centralized" else baseline), job.name
 
 
 def assert_remarks(job, line):
     """What Zhao et al. say of a cell beside its value: B, E, rounds; of data sharing beta and the warm-up model."""
-    config, note = job.config, line.note.replace("B=50 for kws else 100", "B=large")
+    local, algorithm, note = (
+        job.plain["local"],
+        job.plain["algorithm"],
+        line.note.replace("B=50 for kws else 100", "B=large"),
+    )
     batches = {"large": 50 if line.dataset == "kws" else 100, "small": 10}
     for key, value in re.findall(r"\b(B|E|rounds)=(\w+)", note):
-        held = {"B": config.local.batch_size, "E": config.local.epochs, "rounds": config.rounds}[key]
+        held = {"B": local["batch_size"], "E": local["epochs"], "rounds": job.plain["rounds"]}[key]
         assert value == "NA" or held == (batches.get(value) or int(value)), f"{job.name}: {key}={value}"
     for percent in re.findall(r"\bbeta(\d+)%", note):
-        assert (config.algorithm.beta, config.algorithm.alpha) == (int(percent) / 100, 1), job.name
-        assert (config.algorithm.pretraining_epochs == 0) == ("from scratch" in note), job.name
-        assert config.algorithm.pretraining_target == 0.6, job.name
+        assert (algorithm["beta"], algorithm["alpha"]) == (int(percent) / 100, 1), job.name
+        assert (algorithm["pretraining_epochs"] == 0) == ("from scratch" in note), job.name
+        assert algorithm["pretraining_target"] == 0.6, job.name
 
 
 def check_built(config):
     """Every key is an argument of its constructor, and values are possible (private pictures need a folder)."""
-    if OmegaConf.is_missing(config.dataset, "root"):
-        config = config.copy()
-        config.dataset.root = "pictures"
-    check(config)
+    if config["dataset"].get("root") == MISSING:
+        config = {**config, "dataset": {**config["dataset"], "root": "pictures"}}
+    check_resolved(config)

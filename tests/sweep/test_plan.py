@@ -12,7 +12,7 @@ from rich.console import Console
 from fedexp.sweep.plan import planned, show
 from fedexp.sweep.progress import Composing
 
-UNKNOWN = "cannot be composed: algorithm=nothing: no such option; did you mean data_sharing?"
+UNKNOWN = "refused: algorithm=nothing: no such option; did you mean data_sharing?"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_each_run_and_how_far_it_is(sweep):
 
 def test_a_run_that_cannot_be_composed_is_listed_with_its_wrong_key(tmp_path):
     (found,) = asked("algorithm=fedprox", "+algorithm.muu=1,2", f"output_root={tmp_path}")
-    said = [f"cannot be composed: algorithm.muu={value}: no such key; did you mean mu? known: mu" for value in (1, 2)]
+    said = [f"refused: algorithm.muu={value}: no such key; did you mean mu? known: mu" for value in (1, 2)]
     assert [run.state for run in planned(found)] == said
 
 
@@ -52,7 +52,7 @@ def test_the_runs_are_counted_by_what_is_left_to_do(sweep):
     console = Console(file=io.StringIO(), width=100)
     show(sweep, planned(sweep), console)
     said = console.file.getvalue()
-    assert "runs: 6 (asked for: 6), done: 1, to do: 3, cannot be composed: 2" in said
+    assert "runs: 6 (asked for: 6), done: 1, to do: 3, refused: 2" in said
 
 
 def test_what_is_left_takes_as_long_as_the_rounds_of_its_kind(sweep):

@@ -145,7 +145,7 @@ def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
     assert reason.startswith("fedexp: clients=2000: there are only 1437")
     code, said = sweep(tmp_path, *words)
     assert code == 1
-    assert "runs to do: 2, 2 finished before, 4 cannot be composed" in said
+    assert "runs to do: 2, 2 finished before, 4 refused" in said
     reasons = [path.read_text() for path in tmp_path.glob("*/error.txt")]
     assert len(reasons) == 2
     assert all("ConfigError" in reason for reason in reasons)
