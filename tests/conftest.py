@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import random
 import shutil
 import sys
@@ -11,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 gc.set_threshold(100_000, 20, 50)  # looking for garbage takes some time of every import and test
 
@@ -27,6 +29,24 @@ with suppress(ImportError):  # of the extras [privacy] and [tensorboard]
 
     # It took pytest's capturing stream for standard error, and would close it when Hydra sets logging up anew.
     get_absl_handler().python_handler.setStream(sys.__stderr__)
+
+
+def _parsed_once(load):
+    """OmegaConf's `load`, for which the same file is parsed only once in this process: Hydra reads some twenty files
+    for each command line."""
+    parsed = {}
+
+    def load_from(file):
+        found = os.fstat(file.fileno()) if hasattr(file, "fileno") else os.stat(file)
+        key = found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        if key not in parsed:
+            parsed[key] = pickle.dumps(load(file))
+        return pickle.loads(parsed[key])
+
+    return load_from
+
+
+OmegaConf.load = _parsed_once(OmegaConf.load)
 
 _LONGEST = (
     "test_golden.py", "test_second_device.py", "test_published.py", "test_main.py", "test_resume.py",

@@ -116,19 +116,20 @@ HOLD = "held = b'x' * 200_000_000; pipe.send(len(held)); pipe.recv()"
 def test_peak_memory_is_the_sum_over_processes():
     alone = peak_memory()
     assert 0.05 < alone < 20
-    pipes = []
+    processes, pipes = [], []
     for _ in range(2):
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(target=exec, args=(HOLD, {"pipe": theirs}), daemon=True)
         process.start()
+        processes.append(process)
         pipes.append(ours)
     for pipe in pipes:
         assert pipe.recv() == 200_000_000
     assert peak_memory() - alone > 2 * 0.2
     for pipe in pipes:
         pipe.send(None)
-    for child in multiprocessing.active_children():
-        child.join(60)
+    for process in processes:  # other tests may have left children that stay
+        process.join(60)
     assert peak_memory() - alone < 0.2  # it falls again
 
 
