@@ -1,6 +1,7 @@
 """fedexp from Python: what a run, a sweep and a report give, and what they refuse."""
 
 import json
+import re
 import shutil
 from importlib import import_module
 
@@ -90,6 +91,7 @@ def test_a_sweep_and_its_report(tmp_path):
     assert sorted(page.records["final_accuracy"]) == sorted(run.accuracy for run in runs)
     assert "Final accuracy less that of fedcat" in [sheet.title for sheet in page.sheets]
     np.testing.assert_array_equal(page.records["rounds_to_0.01"], 1)
+    assert re.search(r"^fedavg +\S+ ± \S+ +\S+ ± \S+ +1 ", repr(page), re.MULTILINE)
     assert "<table" in page._repr_html_() and (tmp_path / "to/runs.html").exists()
     assert len(fedexp.report(tmp_path).records) == 4
 

@@ -152,7 +152,7 @@ def check(config: DictConfig) -> None:
     check_resolved(plain)
 
 
-def check_resolved(plain: Mapping[str, Any]) -> None:
+def check_resolved(plain: dict[str, Any]) -> None:
     """`check` of a config whose keys are those of the schema, as plain values, resolved."""
     _check_plain(plain, "")
     check_values(Settings, plain, "")

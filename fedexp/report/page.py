@@ -21,6 +21,9 @@ class Entry:
     mark: str = ""
     missing: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.main} ({self.aside})" if self.aside else self.main
+
     def html(self) -> str:
         listed = "list" if ", " in self.main else ""  # may be broken into lines, as numbers may not
         kind = " ".join(filter(None, ["main", self.mark, "missing" if self.missing else "", listed]))
@@ -78,6 +81,11 @@ class Page:
     notes: list[str] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     records: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def __repr__(self) -> str:
+        """The page's tables, for a terminal."""
+        parts = [f"{sheet.title}\n{sheet.narrow().entries().to_string()}" for sheet in self.sheets]
+        return "\n\n".join([self.title, *parts])
 
     def _repr_html_(self) -> str:
         """The page's tables, for a notebook."""

@@ -5,6 +5,7 @@ import math
 import shlex
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from fedexp.record.status import DONE, Status
 from fedexp.sweep.jobs import Job
 
 _STOPPED = (Status.FAILED, Status.INTERRUPTED)
+_SHOWN = 10  # refused runs whose reasons stand at a sweep's beginning; its end has them all
 _LOOKS, _LINES = 2.0, 10.0  # seconds between two looks at the folders, and at least between two lines about them
 
 
@@ -32,6 +34,10 @@ class Progress:
         before = f", {self.found} finished before" if self.found else ""
         bad = f", {len(self.failed)} refused" if self.failed else ""
         self._print(f"runs to do: {todo}{before}{bad}")
+        for name, reason in islice(self.failed.items(), _SHOWN):
+            self.console.print(f"  refused: {name}: {reason.splitlines()[0]}", markup=False, soft_wrap=True)
+        if len(self.failed) > _SHOWN:
+            self.console.print(f"  and {len(self.failed) - _SHOWN} more; --dry-run lists them all", soft_wrap=True)
 
     def add_done(self, status: str) -> None:
         self.done += 1

@@ -42,6 +42,16 @@ def test_a_run_that_cannot_be_composed_is_listed_with_its_wrong_key(tmp_path):
     assert [run.state for run in planned(found)] == said
 
 
+def test_a_run_whose_values_cannot_work_is_refused_and_shares_its_run_with_none(tmp_path):
+    """Runs that differ in rounds alone are one run, but one of too many rounds must not stand for the others."""
+    (found,) = asked("clients_per_round=2,30", f"rounds=3,{10**19}", "clients=20", f"output_root={tmp_path}")
+    few, many, *others = planned(found)
+    assert (few.state, few.job.plain["rounds"]) == ("to do", 3)
+    assert many.state.startswith(f"refused: rounds={10**19}: must be a number of at most 63 bits")
+    assert others[0].state == "refused: clients_per_round=30: must be at most clients=20"
+    assert len(others) == 2
+
+
 def test_cells_that_share_a_run_are_one_line(tmp_path):
     (sweep,) = asked("+table=fedcat_3", "+scale=quick", f"output_root={tmp_path}")
     found = planned(sweep)

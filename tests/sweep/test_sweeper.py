@@ -146,6 +146,8 @@ def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
     code, said = sweep(tmp_path, *words)
     assert code == 1
     assert "runs to do: 2, 2 finished before, 4 refused" in said
+    before_the_first, _, _ = said.partition("2/4 done")
+    assert "  refused: algorithm=nothing partition=iid clients=4: algorithm=nothing: no such option" in before_the_first
     reasons = [path.read_text() for path in tmp_path.glob("*/error.txt")]
     assert len(reasons) == 2
     assert all("ConfigError" in reason for reason in reasons)
