@@ -66,6 +66,15 @@ def test_the_readme_s_speeds_are_those_of_the_benchmark():
     assert said in " ".join((PUBLISHED.parent.parent / "README.md").read_text().split())
 
 
+def test_the_readme_s_start_and_round_are_those_of_the_most_clients():
+    text = (PUBLISHED / "scale.txt").read_text()
+    rows = [line.split() for line in text.splitlines() if " 100,000 " in line]
+    assert len(rows) == 5 and re.search(r"^# commit [0-9a-f]{12}, ", text, re.MULTILINE)
+    start, seconds = (max(float(row[column]) for row in rows) for column in (2, 3))
+    said = f"starts within {start} s, and a round of ten takes at most {seconds:.2f} s"
+    assert said in " ".join((ROOT / "README.md").read_text().split())
+
+
 def test_the_readme_s_comparison_is_that_of_the_runs():
     page = compare_runs(read(*(run for run in RUNS if run.name.startswith("digits-"))))
     console = Console(width=80, highlight=False)
