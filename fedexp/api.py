@@ -37,6 +37,7 @@ from fedexp.build import build_algorithm, build_dataset, construct
 from fedexp.config.compose import CONF, Composer, NoConfig, composed, word
 from fedexp.config.explain import explain
 from fedexp.config.saved import saved
+from fedexp.config.schema import check
 from fedexp.data import Transform
 from fedexp.errors import ConfigError, require
 from fedexp.models import Model
@@ -182,8 +183,9 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             jobs = [job for each in sweeps(given, Composer()) for job in each.jobs]
         for job in jobs:
-            if job.refused is not None:
-                raise job.refused
+            if job.error is not None:
+                raise job.error
+            check(job.config)
     return [_carry_out(job.config) for job, _ in by_run(jobs)]
 
 

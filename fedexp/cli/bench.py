@@ -39,7 +39,7 @@ from fedexp.build import build_algorithm, build_context, build_dataset, build_me
 from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config.compose import CONF, composed
-from fedexp.config.schema import section
+from fedexp.config.schema import check, section
 from fedexp.engine import Context, Engine, State
 from fedexp.errors import require
 from fedexp.experiment import last_round
@@ -250,8 +250,9 @@ def print_hours(jobs: list[Job]) -> None:
     known: dict[tuple[str, int], float] = {}
     rows: dict[str, list[float]] = {}
     for job in jobs:
-        if job.refused is not None:
-            raise job.refused
+        if job.plain is None:
+            raise job.error
+        check(job.config)
         kind = job.kind, job.plain["rounds"]
         if kind not in known:
             print(f"a round of {job.name}", flush=True)

@@ -141,7 +141,7 @@ OmegaConf.register_new_resolver("called", called, replace=True)
 
 
 def check(config: DictConfig) -> None:
-    """Raise ConfigError for any value or combination that cannot work, before anything is built."""
+    """Raise ConfigError for any value or combination that cannot work on this machine, before anything is built."""
     written = _plain(config, resolve=False)
     check_plain_keys(written)
     try:
@@ -150,10 +150,11 @@ def check(config: DictConfig) -> None:
         reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
         raise ConfigError(*_unresolved(written, error, reason), reason) from error
     check_resolved(plain)
+    Hardware(**plain["hardware"]).check_machine()
 
 
 def check_resolved(plain: dict[str, Any]) -> None:
-    """`check` of a config whose keys are those of the schema, as plain values, resolved."""
+    """`check` for any machine, of a config whose keys are those of the schema, as plain values, resolved."""
     _check_plain(plain, "")
     check_values(Settings, plain, "")
     cohort, clients = plain["clients_per_round"], plain["clients"]

@@ -101,6 +101,14 @@ class Hardware:
             ":" not in self.device or launch.count() == 1, "hardware.device", self.device,
             "each process of a run has a GPU of its own, which torchrun chooses; use cuda",
         )  # fmt: skip
+        for name in ("workers", "clients_at_once"):
+            value = str(getattr(self, name))
+            if value != "auto" and not (value.isdigit() and int(value) > 0):
+                raise ConfigError(f"hardware.{name}", value, "must be auto or a number of at least 1")
+
+    def check_machine(self) -> None:
+        """Raise ConfigError unless this machine has the device. The one that composes a sweep need not have it: a
+        launcher may carry out the runs elsewhere."""
         if self.device.startswith("cuda"):
             import torch
 
@@ -111,10 +119,6 @@ class Hardware:
                 index.isdigit() and int(index) < count,
                 "hardware.device", self.device, f"this machine has cuda:0 to cuda:{count - 1}",
             )  # fmt: skip
-        for name in ("workers", "clients_at_once"):
-            value = str(getattr(self, name))
-            if value != "auto" and not (value.isdigit() and int(value) > 0):
-                raise ConfigError(f"hardware.{name}", value, "must be auto or a number of at least 1")
 
     @property
     def torch_device(self) -> "torch.device":

@@ -52,7 +52,8 @@ class Job:
 
     @cached_property
     def refused(self) -> ConfigError | None:
-        """Why this run cannot be: its words cannot be composed, or a value cannot work. None where it can."""
+        """Why this run cannot be: its words cannot be composed, or a value cannot work on any machine. None where it
+        can."""
         if self.plain is not None:
             try:
                 check_resolved(self.plain)

@@ -52,6 +52,12 @@ def test_a_run_whose_values_cannot_work_is_refused_and_shares_its_run_with_none(
     assert len(others) == 2
 
 
+def test_runs_for_a_gpu_are_not_refused_where_they_are_composed(tmp_path):
+    """A launcher may carry them out on a machine that has one."""
+    (found,) = asked("hardware=gpu", "seed=0,1", f"output_root={tmp_path}")
+    assert [run.state for run in planned(found)] == ["to do", "to do"]
+
+
 def test_cells_that_share_a_run_are_one_line(tmp_path):
     (sweep,) = asked("+table=fedcat_3", "+scale=quick", f"output_root={tmp_path}")
     found = planned(sweep)
