@@ -15,7 +15,8 @@ from torch import nn
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import hints
-from fedexp.config.schema import PARTS, arguments, of_fedexp, section
+from fedexp.config.constructors import PARTS, arguments, of_fedexp
+from fedexp.config.schema import section
 from fedexp.data import Dataset
 from fedexp.engine import Context
 from fedexp.errors import ConfigError, require

@@ -22,9 +22,10 @@ from fedexp.cli.closing import compare, dry_run
 from fedexp.cli.usage import usage
 from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig, lists, refuse_tables
+from fedexp.config.constructors import GROUPS
 from fedexp.config.explain import exit_code, say
 from fedexp.config.loader import fewer_maps
-from fedexp.config.schema import GROUPS, check
+from fedexp.config.schema import check
 from fedexp.config.words import PROGRAMS, in_order
 from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
 from fedexp.record.folder import RunFolder

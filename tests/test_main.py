@@ -17,8 +17,9 @@ import fedexp
 from fedexp.build import construct
 from fedexp.config.comments import comments
 from fedexp.config.compose import CONF, Composer
+from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.explain import exit_code
-from fedexp.config.schema import GROUPS, PARTS, check
+from fedexp.config.schema import check
 from fedexp.config.words import PROGRAMS
 from fedexp.errors import ConfigError
 from fedexp.main import main

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import construct
-from fedexp.config.schema import PARTS, of_fedexp
+from fedexp.config.constructors import PARTS, of_fedexp
 from fedexp.engine import Context
 from fedexp.engine.schedule import batches
 

@@ -16,7 +16,8 @@ from rich.table import Table
 from fedexp.config.bounds import Bound, OneOf, declared
 from fedexp.config.comments import comments
 from fedexp.config.compose import CONF
-from fedexp.config.schema import GROUPS, PARTS, Evaluate, Settings, flat
+from fedexp.config.constructors import GROUPS, PARTS
+from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
 
 _INTERNAL = {"name", "_target_", "source"}  # keys of a group that are no settings

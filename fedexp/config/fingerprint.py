@@ -14,7 +14,8 @@ from typing import Any, get_args, get_origin
 from omegaconf import OmegaConf
 
 from fedexp.config.bounds import hints
-from fedexp.config.schema import GIVEN, GROUPS, OF_FEDEXP, PARTS, Evaluate, constructor
+from fedexp.config.constructors import GIVEN, GROUPS, OF_FEDEXP, PARTS, constructor
+from fedexp.config.schema import Evaluate
 from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError
 

@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.compose import apply, first_line
-from fedexp.config.schema import ADDED, GROUPS, PARTS, Settings, check, lacking
+from fedexp.config.constructors import GROUPS, PARTS
+from fedexp.config.schema import ADDED, Settings, check, lacking
 from fedexp.errors import ConfigError, require
 
 

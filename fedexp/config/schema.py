@@ -1,44 +1,22 @@
 """The typed schema of the config, and the checks across keys."""
 
-import inspect
-import pickle
-import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from functools import cache, lru_cache
 from math import isfinite
 from typing import Annotated, Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError
 
 from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values, hints
-from fedexp.config.options import elsewhere
+from fedexp.config.constructors import GIVEN, GROUPS, PARTS, check_arguments, located, of_fedexp
 from fedexp.config.settings import Hardware, Local
 from fedexp.errors import ConfigError, nearest, require
 
-GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
-PARTS = {  # an algorithm's, likewise; and the constructor that each has unless another is chosen
-    "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
-    "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
-    "system": "fedexp.system.none.Ideal",
-}  # fmt: skip
-GIVEN = {  # what fedexp passes to each constructor besides the keys of its group
-    "dataset": set(),
-    "partition": {"dataset", "clients", "seed"},
-    "model": {"shape", "classes"},
-    "algorithm": set(PARTS),
-}
-_LONGEST_NAME = 100  # characters: several stand in a folder's name, which has at most 255 bytes
-_FOR_PEOPLE = ("name", "source")  # keys of a group that no constructor takes
 # Groups that configs of earlier versions lack, and their values for such configs.
 ADDED = {"system": {"name": "none", "_target_": PARTS["system"]}}
-OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads itself, and their defaults
-    "partition": {"holdout": 0.0, "noise": 0.0, "quantity_skew": None},
-    "model": {"pretrained": None},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -266,123 +244,5 @@ def _check_measures(config: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def of_fedexp(config: Mapping[str, Any] | DictConfig, group: str, name: str) -> Any:
-    """The value of a group's key that fedexp reads itself; its default where an earlier version's config lacks it."""
-    return config[group].get(name, OF_FEDEXP[group][name])
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
-    """Raise ConfigError for a key of the group that its constructor does not take, and for a `name` that is no word."""
-    target = constructor(group, node.get("_target_"))
-    name = node.get("name")
-    require(isinstance(name, str | int | float | None), f"{group}.name", name, "must be a word")
-    require(len(str(name)) <= _LONGEST_NAME, f"{group}.name", name, f"must be of at most {_LONGEST_NAME} characters")
-    source = node.get("source")
-    require(source is None or group == "dataset", f"{group}.source", source, "no such key; only a data set has one")
-    parameters = _parameters(group, target)
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    known = {*parameters} - given
-    for name in node:
-        if name not in (*known, *_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(group, ())):
-            key = f"{group}.{name}"
-            others = elsewhere(key)
-            here = nearest(str(name), known) if known or not others else ""
-            raise ConfigError(key, node[name], f"no such key; {others}{here}".removesuffix("; "))
-
-
-def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> None:
-    """Raise ConfigError unless the group's keys are arguments of its constructor, each of the right type. node: the
-    group, resolved."""
-    check_names(group, node, given)
-    target = constructor(group, node.get("_target_"))
-    parameters = _parameters(group, target)
-    own = _arguments(node, group)
-    for name, parameter in parameters.items():
-        missing = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-        if missing and name not in given and name not in own:
-            raise ConfigError(f"{group}.{name}", None, "must be given")
-    _check_types(group, target, own)
-    check_values(target, own, group)
-    for name, value in own.items():
-        if isinstance(value, dict) and "_target_" in value:  # a constructor within the group, which is given the same
-            check_arguments(f"{group}.{name}", value, given)
-
-
-def constructor(group: str, target: str | None) -> Any:
-    """The class or function that a group names. Raises ConfigError if there is none, or it cannot be imported."""
-    require(target is not None, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
-    found = located(f"{group}._target_", target)
-    require(callable(found), f"{group}._target_", target, f"is a {type(found).__name__}, not a class or function")
-    right = "is a function; an algorithm is a class, a subclass of fedexp.algorithms.fedavg.FedAvg"
-    require(group != "algorithm" or isinstance(found, type), f"{group}._target_", target, right)
-    return found
-
-
-@cache
-def _parameters(group: str, target: Any) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(target).parameters
-    except ValueError as error:  # raised for some callables that are not written in Python
-        name = getattr(target, "__qualname__", target)
-        raise ConfigError(f"{group}._target_", name, f"does not tell what arguments it takes ({error})") from error
-
-
-def located(key: str, path: str) -> Any:
-    """What `path` names, package.module.name. Raises ConfigError for `key` if it cannot be imported."""
-    try:
-        return _of_fedexp(path) if path.startswith("fedexp.") else pkgutil.resolve_name(path)
-    except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(key, path, f"cannot be imported ({why})") from error
-
-
-@cache
-def _of_fedexp(path: str) -> Any:
-    return pkgutil.resolve_name(path)
-
-
-def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
-    """OmegaConf's own conversion rules, against the constructor's type hints."""
-    for name, value in own.items():
-        hint = hints(target).get(name, Any)
-        if isinstance(value, dict) and "_target_" in value:
-            continue
-        if isinstance(value, str) and is_dataclass(hint):
-            choice = f"{group.split('.')[0]}@{group}.{name}={value}"
-            raise ConfigError(f"{group}.{name}", value, f"is an option with keys of its own; choose it by {choice}")
-        if isinstance(value, dict) and is_dataclass(hint):
-            raise ConfigError(f"{group}.{name}._target_", None, "must name a class or function")
-        if hint is bool:
-            require(isinstance(value, bool), f"{group}.{name}", value, "must be true or false")
-        refused = _refused(name, hint, pickle.dumps(value))
-        if refused is not None:
-            raise ConfigError(f"{group}.{name}", value, str(refused).splitlines()[0]) from refused
-
-
-@lru_cache(maxsize=10_000)  # a table's cells have the same few values again and again
-def _refused(name: str, hint: Any, pickled: bytes) -> OmegaConfBaseException | None:
-    """What OmegaConf says against a value, pickled, as an argument of this type; None where it converts."""
-    try:
-        schema = OmegaConf.structured(make_dataclass("Schema", [(name, hint, MISSING)]))
-    except OmegaConfBaseException:
-        return None  # a type that YAML cannot express: the constructor's own business
-    try:
-        OmegaConf.merge(schema, {name: pickle.loads(pickled)})
-    except OmegaConfBaseException as error:
-        return error
-    return None
-
-
-def arguments(node: DictConfig) -> dict[str, Any]:
-    """The constructor's arguments of a group, as plain values."""
-    return _arguments(_plain(node, resolve=True), str(node._key()))
-
-
-def _arguments(plain: Mapping[str, Any], group: str) -> dict[str, Any]:
-    others = (*_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(group, ()))
-    return {key: value for key, value in plain.items() if key not in others}

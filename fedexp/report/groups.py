@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from fedexp.config.constructors import PARTS
 from fedexp.config.fingerprint import DRAWS
-from fedexp.config.schema import PARTS
 from fedexp.report.runs import Recorded, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names

@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.compose import Composer, NoConfig, lists, word
+from fedexp.config.constructors import GIVEN, GROUPS, PARTS, check_names
 from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint
-from fedexp.config.schema import GIVEN, GROUPS, PARTS, check_names, check_plain_keys, check_resolved
+from fedexp.config.schema import check_plain_keys, check_resolved
 from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
 from fedexp.sweep.table import Cell, Table

@@ -49,7 +49,7 @@ class FedexpSweeper(Sweeper):
         self.busy: list[Job] = []  # runs that other processes are carrying out
         every = sweeps(arguments, say=Composing())
         for each in every:
-            if each.jobs[0].refused and all(job.refused for job in each.jobs):
+            if all(job.refused for job in each.jobs):
                 raise each.jobs[0].refused
         folder = Path(self.config.hydra.sweep.dir)
         try:

@@ -9,7 +9,7 @@ from composing import composed
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.compose import CONF
-from fedexp.config.schema import GROUPS, PARTS
+from fedexp.config.constructors import GROUPS, PARTS
 
 TINY = ["rounds=1", "clients=10", "clients_per_round=2", "local.steps=1", "local.batch_size=4", "partition=iid",
         "hardware=cpu", "hardware.workers=1", "tracking=none"]  # fmt: skip
