@@ -133,11 +133,8 @@ def assert_rounds(job, line):
 
 def assert_remarks(job, line):
     """What Zhao et al. say of a cell beside its value: B, E, rounds; of data sharing beta and the warm-up model."""
-    local, algorithm, note = (
-        job.plain["local"],
-        job.plain["algorithm"],
-        line.note.replace("B=50 for kws else 100", "B=large"),
-    )
+    local, algorithm = job.plain["local"], job.plain["algorithm"]
+    note = line.note.replace("B=50 for kws else 100", "B=large")
     batches = {"large": 50 if line.dataset == "kws" else 100, "small": 10}
     for key, value in re.findall(r"\b(B|E|rounds)=(\w+)", note):
         held = {"B": local["batch_size"], "E": local["epochs"], "rounds": job.plain["rounds"]}[key]
