@@ -1,5 +1,6 @@
 """Tests import their small worlds from worlds.py beside this file."""
 
+import atexit
 import gc
 import os
 import pickle
@@ -65,9 +66,10 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    """Nor is what the tests have left, five times by pytest and again by Python at its end; once will do."""
+    """Nor is what the tests have left, five times by pytest; once will do, and at its end Python frees it all."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # without it libraries list on the terminal what they have not seen freed
 
 
 @pytest.fixture

@@ -106,11 +106,10 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_loses_no_row(monkeypatc
     (first,) = only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
     first.write_bytes(first.read_bytes()[: int(kept * first.stat().st_size)])
     assert run(monkeypatch, tmp_path, *words) == 0
-    files = sorted(only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb"))
-    assert len(files) == 2
-    identities = {record.run_id for file in files for record in wandb_file.read(file)["run"]}
-    assert identities == {result(tmp_path)["fingerprint"]}
-    rows = [values(record.item) for file in files for record in wandb_file.read(file)["history"]]
+    killed, ended = sorted(only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb"))
+    both = wandb_file.read(killed), read_ended(ended)
+    assert {record.run_id for each in both for record in each["run"]} == {result(tmp_path)["fingerprint"]}
+    rows = [values(record.item) for each in both for record in each["history"]]
     rows = [row for row in rows if "test_accuracy" in row]
     table = pd.read_csv(only_folder(tmp_path) / "metrics.csv", float_precision="round_trip")
     assert [row["round"] for row in rows] == list(range(1, 13)) == table["round"].tolist()
@@ -132,9 +131,8 @@ def tracked(monkeypatch, tmp_path, capfd):
         wandb.teardown()  # of an earlier test's
         assert run(monkeypatch, tmp_path, *FEW, "rounds=1", *words) == 0
         assert result(tmp_path)["status"] == "finished"
-        wandb.teardown()  # waits until wandb's own process has written all of its file
         for file in only_folder(tmp_path).glob("wandb/offline-run-*/*.wandb"):
-            head = wandb_file.read(file)["run"][0]
+            head = read_ended(file)["run"][0]
             return head.project, head.entity, head.run_group
         assert "fedexp: wandb" not in "".join(capfd.readouterr())
         return None
@@ -221,7 +219,7 @@ def test_the_runs_of_a_sweep_share_a_group_and_keep_it(monkeypatch, tmp_path):
 
     def groups():
         files = tmp_path.glob("*/wandb/offline-run-*/*.wandb")
-        return [wandb_file.read(file)["run"][0].run_group for file in files]
+        return [read_ended(file)["run"][0].run_group for file in files]
 
     assert run(monkeypatch, tmp_path, "-m", *words) == 0
     first = groups()
