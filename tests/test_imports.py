@@ -100,3 +100,22 @@ def test_no_modules_import_one_another():
         for found in left.values():
             found -= {*free}
     assert left == {}, "a circle of imports, or what stands above one"
+
+
+@pytest.mark.parametrize("library", ["torchvision", "sklearn", "plotly", "wandb", "dp_accounting"])
+def test_a_library_that_takes_long_to_import_is_imported_where_it_is_used(library):
+    """Not by reports and dry runs too, which import the modules that a config names."""
+    parsed = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    assert any(_uses(library, ast.walk(module)) for module in parsed.values())
+    assert [name for name, module in parsed.items() if _uses(library, module.body)] == []
+
+
+def _uses(library, nodes):
+    """Whether one of these statements imports from a library."""
+    names = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module)
+    return any(name.split(".")[0] == library for name in names)

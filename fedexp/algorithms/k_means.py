@@ -1,7 +1,8 @@
 """Clusters of points: K-means, K-means with a largest cluster size, and the number of clusters (the elbow)."""
 
+from typing import Any
+
 import numpy as np
-from sklearn.cluster import KMeans
 
 from fedexp.randomness import key
 
@@ -75,7 +76,10 @@ def compact(labels: Labels) -> Labels:
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
-def _fit(points: Points, clusters: int, seed: int) -> KMeans:
+def _fit(points: Points, clusters: int, seed: int) -> Any:
+    """scikit-learn's KMeans, fitted."""
+    from sklearn.cluster import KMeans
+
     clusters = min(clusters, len(np.unique(points, axis=0)))
     return KMeans(clusters, n_init=10, random_state=key(seed, "clusters") % 2**32).fit(points)
 

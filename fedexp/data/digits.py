@@ -4,8 +4,6 @@ from math import ceil
 
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import require
@@ -13,6 +11,9 @@ from fedexp.errors import require
 
 def digits(transform: Transform, test_fraction: float = 0.2, size: int = 8) -> Dataset:
     """1,437 training and 360 test images (stratified, always the same split), enlarged to size x size."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     require(size >= 8, "dataset.size", size, "must be at least 8, the images' own size")
     require(0 < test_fraction < 1, "dataset.test_fraction", test_fraction, "must be in (0, 1)")
     images, labels = load_digits(return_X_y=True)

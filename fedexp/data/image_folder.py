@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.v2.functional import pil_to_tensor, resize
 
 from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
@@ -112,6 +111,8 @@ def _decode(files: list[Path], size: int | None, grey: bool, max_pixels: int) ->
 def _read(file: Path, size: int | None, mode: str, max_pixels: int) -> Tensor:
     """A picture uint8 [c, h, w], or resized [c, size, size]. Raises ConfigError for one that is damaged or too large;
     before decoding it, if its file shows that: a PNG has checksums."""
+    from torchvision.transforms.v2.functional import pil_to_tensor, resize
+
     try:
         with Image.open(file) as image:
             width, height = image.size

@@ -5,7 +5,6 @@ from urllib.error import URLError
 from zipfile import BadZipFile
 
 import torch
-from torchvision.datasets.utils import download_url
 
 from fedexp.data.archive import unpack
 from fedexp.data.dataset import Dataset, Transform
@@ -61,6 +60,8 @@ def _read(listing: Path, number: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def _download(base: Path) -> None:
+    from torchvision.datasets.utils import download_url
+
     folder = base.parent
     try:
         download_url(_URL, str(folder), md5=_MD5)

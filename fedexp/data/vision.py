@@ -5,7 +5,6 @@ is true. It raises ConfigError, with the files that must be there, where neither
 """
 
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from urllib.error import URLError
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision import datasets
-from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
-from torchvision.datasets.utils import check_integrity
 
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
@@ -36,44 +32,47 @@ _FAILURES = (RuntimeError, URLError, OSError, ValueError, TypeError, LookupError
 
 def mnist(root: str, transform: Transform, download: bool = True) -> Dataset:
     """MNIST: 60,000 + 10,000 images of 1x28x28 (LeCun et al. 1998)."""
-    return _load("mnist", datasets.MNIST, 10, root, download, transform)
+    return _load("mnist", "MNIST", 10, root, download, transform)
 
 
 def fmnist(root: str, transform: Transform, download: bool = True) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images of 1x28x28 (Xiao et al. 2017)."""
-    return _load("fmnist", datasets.FashionMNIST, 10, root, download, transform)
+    return _load("fmnist", "FashionMNIST", 10, root, download, transform)
 
 
 def cifar10(root: str, transform: Transform, download: bool = True) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images of 3x32x32 (Krizhevsky 2009)."""
-    return _load("cifar10", datasets.CIFAR10, 10, root, download, transform)
+    return _load("cifar10", "CIFAR10", 10, root, download, transform)
 
 
 def cifar100(root: str, transform: Transform, download: bool = True) -> Dataset:
     """CIFAR-100 with its 100 fine labels."""
-    return _load("cifar100", datasets.CIFAR100, 100, root, download, transform)
+    return _load("cifar100", "CIFAR100", 100, root, download, transform)
 
 
 def cifar100_coarse(root: str, transform: Transform, download: bool = True) -> Dataset:
     """CIFAR-100 with its 20 super-classes: torchvision reads the images, the labels are read from the archive."""
-    fine = _load("cifar100_coarse", datasets.CIFAR100, 100, root, download, transform)
+    fine = _load("cifar100_coarse", "CIFAR100", 100, root, download, transform)
     train_y, test_y = (_coarse_labels(root, part) for part in ("train", "test"))
     return replace(fine, train_y=train_y, test_y=test_y, classes=20)
 
 
 def svhn(root: str, transform: Transform, download: bool = True) -> Dataset:
     """SVHN: 73,257 + 26,032 house-number digits of 3x32x32 (Netzer et al. 2011)."""
-    return _load("svhn", datasets.SVHN, 10, root, download, transform)
+    return _load("svhn", "SVHN", 10, root, download, transform)
 
 
 def _load(
-    name: str, kind: Callable[..., Any], classes: int, root: str, download: bool, transform: Transform
+    name: str, kind: str, classes: int, root: str, download: bool, transform: Transform
 ) -> Dataset:  # fmt: skip
-    below, files = _FILES[kind.__name__]
+    """kind: the name of torchvision's class."""
+    from torchvision import datasets
+
+    below, files = _FILES[kind]
     folder = Path(root) / below
-    parts = ("train", "test") if kind is datasets.SVHN else (True, False)
+    parts = ("train", "test") if kind == "SVHN" else (True, False)
     try:
-        train, test = (kind(root, part, download=download) for part in parts)
+        train, test = (getattr(datasets, kind)(root, part, download=download) for part in parts)
     except _FAILURES as error:
         wrong = _wrong_file(kind, folder)
         reason = f"{wrong} {'is damaged' if wrong.exists() else 'is not there'}: " if wrong else ""
@@ -86,19 +85,25 @@ def _load(
     return Dataset(name, train_x, train_y, test_x, test_y, classes, transform, source=folder)
 
 
-def _wrong_file(kind: Callable[..., Any], folder: Path) -> Path | None:
+def _wrong_file(kind: str, folder: Path) -> Path | None:
     """The first of a data set's files that is missing or damaged: torchvision does not say which."""
-    if kind in (datasets.MNIST, datasets.FashionMNIST):
+    from torchvision import datasets
+    from torchvision.datasets.utils import check_integrity
+
+    if kind in ("MNIST", "FashionMNIST"):
         parts = [f"{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
         return next((folder / part for part in parts if not _is_idx(folder / part)), None)
-    published = [each[-2:] for each in getattr(kind, "split_list", {}).values()]  # (name, md5) of each file
+    reader = getattr(datasets, kind)
+    published = [each[-2:] for each in getattr(reader, "split_list", {}).values()]  # (name, md5) of each file
     for each in ("train_list", "test_list"):
-        published += getattr(kind, each, [])
+        published += getattr(reader, each, [])
     return next((folder / file for file, md5 in published if not check_integrity(str(folder / file), md5)), None)
 
 
 def _is_idx(file: Path) -> bool:
     """Whether a file holds bytes, as many as its header says."""
+    from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
+
     try:
         return read_sn3_pascalvincent_tensor(str(file)).dtype == torch.uint8
     except _FAILURES:
@@ -108,7 +113,7 @@ def _is_idx(file: Path) -> bool:
 def _tensors(name: str, folder: Path, dataset: Any) -> tuple[Tensor, Tensor]:
     """Images as uint8 [n, c, h, w], labels as int64 [n], from what torchvision holds."""
     images = torch.as_tensor(np.asarray(dataset.data))
-    labels = np.asarray(dataset.labels if isinstance(dataset, datasets.SVHN) else dataset.targets)
+    labels = np.asarray(dataset.labels if name == "svhn" else dataset.targets)
     right = f"{folder}: images must be uint8, not {images.dtype}"
     require(images.dtype == torch.uint8, "dataset", name, right)
     right = f"{folder}: labels must be integers, not {labels.dtype}"

@@ -1,9 +1,6 @@
 """ResNet-9 as in CADIS's code, ResNet-18 and ResNet-50 from torchvision's blocks, by default with CIFAR stems."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
-from torchvision import models
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
@@ -42,17 +39,19 @@ class _Residual(nn.Module):
 def resnet18(shape: tuple[int, ...], classes: int, stem: str = "cifar") -> Classifier:
     """stem=cifar: 3x3 stride 1, no max-pool; stem=imagenet: torchvision's own, 7x7 stride 2 with max-pool, for which
     there are pre-trained weights. 15 classes: 11,176,527 parameters."""
-    return _torchvision(models.resnet18, shape, classes, stem)
+    return _torchvision("resnet18", shape, classes, stem)
 
 
 def resnet50(shape: tuple[int, ...], classes: int, stem: str = "cifar") -> Classifier:
     """Stems as in resnet18. 10 classes: 23,520,842 parameters and 53,120 entries of buffers."""
-    return _torchvision(models.resnet50, shape, classes, stem)
+    return _torchvision("resnet50", shape, classes, stem)
 
 
-def _torchvision(build: Callable[..., models.ResNet], shape: tuple[int, ...], classes: int, stem: str) -> Classifier:
+def _torchvision(name: str, shape: tuple[int, ...], classes: int, stem: str) -> Classifier:
+    from torchvision import models
+
     require(stem in ("cifar", "imagenet"), "model.stem", stem, "must be cifar or imagenet")
-    net = build(weights=None)
+    net = models.get_model(name, weights=None)
     if stem == "cifar":
         net.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
         net.maxpool = nn.Identity()

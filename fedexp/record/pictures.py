@@ -3,7 +3,6 @@
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from sklearn.manifold import TSNE
 from torch import Tensor
 
 from fedexp.randomness import key
@@ -39,6 +38,8 @@ def elbow(curve: np.ndarray, chosen: int) -> Figure:
 
 def features(named: dict[str, Tensor], labels: Tensor, seed: int) -> Figure:
     """t-SNE of each encoder's features [n, d], one panel each, coloured by label [n]; empty for a diverged encoder."""
+    from sklearn.manifold import TSNE
+
     figure = Figure(figsize=(4 * len(named), 4), layout="constrained")
     for axes, (name, values) in zip(figure.subplots(1, len(named), squeeze=False)[0], named.items()):
         if not values.isfinite().all():
