@@ -14,7 +14,7 @@ from fedexp.randomness import numpy_generator
 
 def dirichlet(
     dataset: Dataset, clients: int, seed: int, alpha: float, construction: str = "client_prior",
-    quantity_alpha: float | None = None, min_size: int = 10, tries: int = 1000,
+    quantity_alpha: float | None = None, min_size: int = 10, tries: int = 1000, published_draw: bool = False,
 ) -> list[Tensor]:  # fmt: skip
     """Smaller alpha: more skew.
 
@@ -22,7 +22,8 @@ def dirichlet(
     many examples (or with quantity skew), drawn by q_k; classes that run out are redrawn.
     class_split (NIID-Bench; FedConcat): each class is split over the clients by p ~ Dir(alpha 1_N), where clients
     that already hold an even share of all examples get none; the whole split is repeated until no client has fewer
-    than `min_size` examples, at most `tries` times.
+    than `min_size` examples, at most `tries` times. published_draw: draw as NIID-Bench's code and FedConcat's do, with
+    numpy's older generator from the plain seed: clients then hold as many examples of each class as there.
     """
     require(
         0 < alpha < inf, "partition.alpha", alpha,
@@ -30,6 +31,10 @@ def dirichlet(
     )  # fmt: skip
     require(min_size >= 0, "partition.min_size", min_size, "must be at least 0")
     require(1 <= tries <= MOST_TRIES, "partition.tries", tries, f"must be at least 1 and at most {MOST_TRIES}")
+    require(
+        not published_draw or construction == "class_split", "partition.published_draw", published_draw,
+        "is for partition.construction=class_split; use false",
+    )  # fmt: skip
     random = numpy_generator(seed, "partition")
     labels = dataset.train_y.numpy()
     if construction == "client_prior":
@@ -40,7 +45,10 @@ def dirichlet(
             quantity_alpha is None, "partition.quantity_alpha", quantity_alpha,
             "class_split makes unequal clients by itself; use null",
         )  # fmt: skip
-        parts = _class_split(labels, dataset.classes, clients, alpha, min_size, tries, random)
+        if published_draw:
+            require(0 <= seed < 2**32, "seed", seed, "must be from 0 to 4294967295 with partition.published_draw=true")
+        draw = np.random.RandomState(seed) if published_draw else random
+        parts = _class_split(labels, dataset.classes, clients, alpha, min_size, tries, draw)
     else:
         raise ConfigError("partition.construction", construction, "must be client_prior or class_split")
     return [torch.from_numpy(np.sort(part)) for part in parts]
@@ -69,7 +77,7 @@ def _client_prior(dataset: Dataset, sizes: np.ndarray, alpha: float, random: np.
 
 def _class_split(
     labels: np.ndarray, classes: int, clients: int, alpha: float, min_size: int, tries: int,
-    random: np.random.Generator,
+    random: np.random.Generator | np.random.RandomState,
 ) -> list[np.ndarray]:  # fmt: skip
     require(
         clients * max(1, min_size) <= len(labels), "clients", clients,

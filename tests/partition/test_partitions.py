@@ -1,5 +1,6 @@
 """Every partition: exact counts, disjoint, complete, reproducible from the seed; and their errors."""
 
+import numpy as np
 import pytest
 import torch
 from worlds import make_dataset
@@ -77,6 +78,23 @@ def test_niid_class_split_is_unbalanced_with_a_smallest_size():
     assert max(sizes) > 2 * min(sizes)
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_class_split_s_published_draw_is_that_of_numpy_s_older_generator(seed):
+    """Class by class: its examples are shuffled, then its shares are drawn; all again where a client has too few."""
+    state, held = np.random.RandomState(seed), np.zeros((20, 10), dtype=int)
+    while held.sum(1).min() < 10:
+        held[:] = 0
+        for label, size in enumerate(range(91, 101)):
+            state.shuffle(np.arange(size))
+            share = np.where(held.sum(1) < 955 / 20, state.dirichlet([0.3] * 20), 0)
+            ends = (np.cumsum(share / share.sum()) * size).astype(int)
+            held[:, label] = np.diff([0, *ends[:-1], size])
+    made = dirichlet(make_dataset(LABELS), 20, seed, alpha=0.3, construction="class_split", published_draw=True)
+    assert counts(made).tolist() == held.tolist()
+    own = dirichlet(make_dataset(LABELS), 20, seed, alpha=0.3, construction="class_split")
+    assert counts(own).tolist() != held.tolist()
+
+
 def test_classes_follow_the_published_draw():
     """Client i owns class i mod C; seed 1 gives FedConcat's {0, 2} and {1, 9} for the first two clients."""
     data = make_dataset(torch.arange(10).repeat(300))
@@ -110,6 +128,11 @@ def test_natural_is_the_sources_own():
         (
             lambda d: dirichlet(d, 90, 0, alpha=0.01, construction="class_split", tries=3),
             r"alpha=0.01: no split in 3 tries",
+        ),
+        (lambda d: dirichlet(d, 10, 0, alpha=1.0, published_draw=True), r"published_draw=true: is for .*class_split"),
+        (
+            lambda d: dirichlet(d, 10, 2**32, alpha=1.0, construction="class_split", published_draw=True),
+            r"seed=4294967296: must be from 0 to 4294967295",
         ),
         (lambda d: shards(d, 5, 0, per_client=1), r"clients=5: 5 x 1 shards leave some"),
         (lambda d: shards(d, 955, 0, per_client=1), r"class 0 has 91 examples for 96 shards"),
