@@ -22,8 +22,9 @@ def dirichlet(
     many examples (or with quantity skew), drawn by q_k; classes that run out are redrawn.
     class_split (NIID-Bench; FedConcat): each class is split over the clients by p ~ Dir(alpha 1_N), where clients
     that already hold an even share of all examples get none; the whole split is repeated until no client has fewer
-    than `min_size` examples, at most `tries` times. published_draw: draw as NIID-Bench's code and FedConcat's do, with
-    numpy's older generator from the plain seed: clients then hold as many examples of each class as there.
+    than `min_size` examples, at most `tries` times. published_draw: draw as the code of NIID-Bench and FedConcat does,
+    with numpy's older generator from the plain seed. With the same seed each client then holds as many examples of
+    each class as it does there.
     """
     require(
         0 < alpha < inf, "partition.alpha", alpha,

@@ -160,14 +160,20 @@ def _merged(notes: list[str]) -> list[str]:
 
 
 def _groups(table: Table, measured: list[Measured]) -> list[Group]:
-    """The cells that were measured by runs with a curve, as groups to be compared like any runs."""
-    return [
-        Group(
-            each.cell.name, {"row": each.cell.row, "column": each.cell.column},
-            each.cell.column if table.compare == "rows" else each.cell.row, each.variant.runs, each.cell.name,
+    """The cells that were measured by runs with a curve, as groups to be compared like any runs; each by itself in a
+    line whose runs differ in protocol or data."""
+    apart = {each.place for line in lines.lines(table, measured) if not line.is_alike for each in line.cells}
+    groups = []
+    for each in filter(lambda each: each.has_curves, measured):
+        row, column = each.place
+        problem = column if table.compare == "rows" else row
+        name = each.cell.name
+        groups.append(
+            Group(
+                name, {"row": row, "column": column}, name if each.place in apart else problem, each.variant.runs, name
+            )
         )
-        for each in measured if each.has_curves
-    ]  # fmt: skip
+    return groups
 
 
 def _pictures(table: Table, measured: list[Measured], with_published: bool) -> list[Picture]:

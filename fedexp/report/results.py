@@ -122,7 +122,7 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
         if group.keys[column] == value:
             continue
         other = places.get(frozenset({**group.keys, column: value}.items()))
-        against = {} if other is None else own[other]
+        against = {} if other is None or groups[other].problem != group.problem else own[other]
         pairs = [accuracy - against[each] for each, accuracy in own[number].items() if each in against]
         pairs = [pair for pair in pairs if not math.isnan(pair)]
         rows.append([Entry(group.label), *_difference(pairs), Entry(str(len(pairs)))])
