@@ -7,6 +7,7 @@ from composing import asked
 from recorded import leave_run
 
 from fedexp.report.comparison import compare
+from fedexp.report.page import NOTHING
 from fedexp.report.runs import read
 from fedexp.report.writers import html, latex, markdown
 
@@ -262,6 +263,17 @@ def test_a_table_s_runs_are_compared_as_any_runs_are(sweep, tmp_path):
     assert sheets["Test accuracy"][1][:3] == ["cifar10 dir0.1 fedcat", "51.00 ± 1.41", "51.00 ± 1.41"]
     assert sheets["Until 50 % are reached"][1][1] == "1,000.0 ± 0.0"
     assert sheets["Final accuracy less that of fedavg"][0][:2] == ["cifar10 dir0.1 fedcat", "+11.00"]
+
+
+@pytest.mark.parametrize(("lr", "points", "mark"), [(0.5, NOTHING, ""), (0.01, "+20.00", "best")])
+def test_a_run_of_another_protocol_is_no_baseline_and_no_rival(sweep, tmp_path, lr, points, mark):
+    """lr: FedCat's; FedAvg's is the protocol's 0.01."""
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.7], **{"local.lr": lr})
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5])
+    sheets = {sheet.title: sheet.rows for sheet in page_of(sweep, tmp_path).sheets[3:]}
+    assert sheets["Final accuracy less that of fedavg"][0][1].main == points
+    (line,) = [row for row in sheets["Test accuracy"] if row[0].main == "cifar10 dir0.1 fedcat"]
+    assert line[1].mark == mark
 
 
 def test_a_tie_has_no_winner(sweep, tmp_path):
