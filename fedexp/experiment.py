@@ -3,7 +3,6 @@
 import signal
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig
@@ -13,7 +12,7 @@ from fedexp.build import build_algorithm, build_context, build_dataset, build_me
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
-from fedexp.engine import Context, Engine, State, ranks
+from fedexp.engine import Context, State, ranks
 from fedexp.errors import Interrupted, ProcessLost, require
 from fedexp.measure import accuracy
 from fedexp.measure.evaluation import Evaluation
@@ -139,8 +138,7 @@ class Experiment:
         """Make `ctx` the one to train in, with an engine of its own."""
         if ctx is not self.ctx:
             self._close()
-            engine = Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed, self.stop)
-            self.ctx = replace(ctx, engine=engine)
+            self.ctx = ctx.ready(self.stop)
 
     def _close(self) -> None:
         if self.ctx is not None:

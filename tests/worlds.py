@@ -1,6 +1,5 @@
 """Small worlds that tests train in: made data, or scikit-learn's digits; nothing is downloaded."""
 
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,7 +9,7 @@ from torch import nn
 
 from fedexp import tree
 from fedexp.data import Dataset, Transform
-from fedexp.engine import Context, Engine, Hardware, Local
+from fedexp.engine import Context, Hardware, Local
 from fedexp.experiment import last_round
 from fedexp.models import Classifier, Model
 from fedexp.record.checkpoint import Checkpoint
@@ -61,7 +60,7 @@ def make_context(
     """What the server knows, with an engine that is ready to train."""
     local = local or Local(epochs=2, batch_size=8, lr=0.1, momentum=0.9)
     hardware = Hardware(device="cpu", engine=engine, workers=str(workers), precision=precision)
-    return Context(model, world, local, hardware, cohort, rounds, seed, Engine(model, world, local, hardware, seed))
+    return Context(model, world, local, hardware, cohort, rounds, seed).ready()
 
 
 def start(algorithm, ctx):
@@ -121,7 +120,7 @@ def run_stages(
         if state and state["stage"] > number:
             continue
         if state and state["stage"] == number:
-            inside = _opened(stage.inside(state, _opened(stage.context)))
+            inside = stage.inside(state, stage.context.ready()).ready()
         else:
             count = state["round"] if state and stages[number - 1].counted else 0
             if stage.counted and count >= ctx.rounds:
@@ -139,14 +138,10 @@ def run_stages(
 
 def _entered(stage, last, count, number):
     """(the State before a stage's first round, the context within)."""
-    ctx = _opened(stage.context)
+    ctx = stage.context.ready()
     first = stage.begin(stage.algorithm, last, ctx)
-    inside = _opened(stage.inside(first, ctx))
+    inside = stage.inside(first, ctx).ready()
     return begin(stage.algorithm, {**first, "round": count, "stage": number}, inside), inside
-
-
-def _opened(ctx):
-    return replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
 
 
 def gap(first, second):

@@ -25,7 +25,6 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config.compose import CONF, composed
 from fedexp.config.schema import check, section
-from fedexp.engine import Context, Engine, State
+from fedexp.engine import Context, State
 from fedexp.errors import require
 from fedexp.experiment import last_round
 from fedexp.measure.evaluation import Evaluation
@@ -105,7 +104,7 @@ class OurLoop:
         """Make `ctx` the one to train in, with an engine of its own."""
         if ctx is not self.ctx:
             self.close()
-            self.ctx = replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
+            self.ctx = ctx.ready()
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -28,7 +28,7 @@ from fedexp.algorithms.fedconcat import concatenate, encoders
 from fedexp.build import build_context, build_dataset
 from fedexp.config.compose import composed
 from fedexp.data import Transform
-from fedexp.engine import Batch, Client, Context, Engine
+from fedexp.engine import Batch, Client, Context
 from fedexp.errors import require
 from fedexp.models import Classifier, Model
 from fedexp.randomness import key
@@ -58,7 +58,7 @@ def study(config: DictConfig) -> pd.DataFrame:
     require(config.clients >= 2, "clients", config.clients, "must be at least 2: the first two are studied")
     every = build_context(config, build_dataset(config))
     two = torch.cat([every.world.of(0), every.world.of(1)])
-    ctx = _ready(replace(every, world=replace(every.world, rows=two, sizes=every.sizes[:2]), cohort=2))
+    ctx = replace(every, world=replace(every.world, rows=two, sizes=every.sizes[:2]), cohort=2).ready()
     trained = _train(FedAvg(), ctx, ctx.model.params())
     both = encoders(trained)
     average = encoders(tree.mean(trained, ctx.sizes))
@@ -79,11 +79,6 @@ def study(config: DictConfig) -> pd.DataFrame:
         folder.write_artifact("fedavg_features", _picture(ctx, fedavg_encoders(ctx)))
     ctx.engine.close()
     return table
-
-
-def _ready(ctx: Context) -> Context:
-    """The same context with an engine of its own."""
-    return replace(ctx, engine=Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed))
 
 
 def _train(algorithm: FedAvg, ctx: Context, params: Params) -> Stack:
@@ -123,7 +118,7 @@ def _final_loss(ctx: Context, algorithm: FedAvg, net: nn.Module, over: World) ->
         for part in net.modules():
             if isinstance(part, nn.Linear):
                 part.reset_parameters()
-    inside = _ready(replace(ctx, model=Model(net.to(over.device, over.dtype)), world=over, cohort=1))
+    inside = replace(ctx, model=Model(net.to(over.device, over.dtype)), world=over, cohort=1).ready()
     params = tree.take(_train(algorithm, inside, inside.model.params()), 0)
     inside.engine.close()
     share = torch.full((len(over.y),), 1 / len(over.y), dtype=over.dtype, device=over.device)
@@ -142,7 +137,7 @@ def _features(ctx: Context, frozen: Stack, rows: Tensor) -> Tensor:
 def fedavg_encoders(ctx: Context) -> dict[str, Stack]:
     """FedAvg's encoder [1, ...] after each of FEDAVG_ROUNDS, both clients taking part in every round."""
     local = replace(ctx.local, epochs=min(FEDAVG_EPOCHS, ctx.local.epochs))
-    inside, algorithm, found = _ready(replace(ctx, local=local)), FedAvg(), {}
+    inside, algorithm, found = replace(ctx, local=local).ready(), FedAvg(), {}
     state = begin(algorithm, algorithm.init(inside, ctx.model.params()), inside)
     while state["round"] < max(FEDAVG_ROUNDS):
         state = one_round(algorithm, state, inside).after

@@ -1,6 +1,7 @@
 """What the server knows besides its state."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -40,3 +41,11 @@ class Context:
     def weights(self) -> list[str]:
         """Names of the model's entries that are trained; all other entries are buffers, such as running statistics."""
         return self.model.weights
+
+    def ready(self, stopped: Callable[[], bool] = lambda: False) -> "Context":
+        """The same with an engine of its own, to train in; whoever asks for it closes that engine in the end.
+
+        stopped: whether training is to end before the round does (Interrupted).
+        """
+        engine = Engine(self.model, self.world, self.local, self.hardware, self.seed, stopped)
+        return replace(self, engine=engine)

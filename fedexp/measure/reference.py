@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedexp.algorithms.centralized import Centralized
-from fedexp.engine import Context, Engine, State
+from fedexp.engine import Context, State
 from fedexp.errors import require
 from fedexp.measure.divergence import weight_divergence
 from fedexp.round import begin, one_round
@@ -30,8 +30,7 @@ class Reference:
         local = replace(ctx.local, batch_size=ctx.local.batch_size * cohort, steps=steps)
         self.algorithm = Centralized()
         (stage,) = self.algorithm.stages(replace(ctx, local=local))
-        engine = Engine(ctx.model, stage.context.world, local, ctx.hardware, ctx.seed, stopped)
-        self.ctx = replace(stage.context, engine=engine)
+        self.ctx = stage.context.ready(stopped)
 
     def begin(self, params: Params) -> None:
         """Start from the run's own first weights, and log how much training it adds."""

@@ -12,7 +12,7 @@ from fedexp.algorithms.fedconcat import encoders
 from fedexp.build import build_context, build_dataset
 from fedexp.cli import carry_out
 from fedexp.cli.study import fedavg_encoders, losses, study
-from fedexp.engine import Engine, Local
+from fedexp.engine import Local
 
 
 def test_features_that_hold_the_label_have_the_smaller_loss():
@@ -33,8 +33,7 @@ def test_features_that_hold_the_label_have_the_smaller_loss():
 def alone(config, client):
     """(the encoder of one of the first two clients after training by itself, its number of examples)."""
     ctx = build_context(config, build_dataset(config))
-    engine = Engine(ctx.model, ctx.world, ctx.local, ctx.hardware, ctx.seed)
-    return encoders(tree.take(trained(engine, [client], ctx.model.params()), 0)), int(ctx.sizes[client])
+    return encoders(tree.take(trained(ctx.ready().engine, [client], ctx.model.params()), 0)), int(ctx.sizes[client])
 
 
 def trained(engine, clients, params):
