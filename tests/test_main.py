@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from composing import composed
 from hydra import initialize_config_dir
 from program import FEW, only_folder, result, run
@@ -204,6 +206,18 @@ def test_unknown_keys_of_ones_own_files_are_refused(monkeypatch, capfd, tmp_path
     assert f"fedexp: {said}" in capfd.readouterr().err
 
 
+def test_ones_own_file_may_give_keys_that_every_option_has(monkeypatch, capsys, tmp_path):
+    """Even those that fedexp's own options leave as they are for all."""
+    own = {"partition/mine.yaml": "defaults: [dir, _self_]\nname: mine\nholdout: 0.25\n",
+           "dataset/larger.yaml": "defaults: [digits, _self_]\ntransform: {crop: 6, flip: true}\n"}  # fmt: skip
+    for name, text in own.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    words = [f"--config-dir={tmp_path}", "partition=mine", "dataset=larger", "dataset.transform.crop=5", "--cfg", "job"]
+    said = said_by(monkeypatch, capsys, *words)
+    assert "holdout: 0.25" in said and "crop: 5" in said and "flip: true" in said
+
+
 def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
     (tmp_path / "own_parts.py").write_text(
         "from dataclasses import dataclass\n"
@@ -323,17 +337,43 @@ def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
     said = " ".join(said_by(monkeypatch, capsys, "algorithm=fedcat", "--help").split())
     assert "clients_per_round=4 K, the cohort that trains in a round (at least 1)" in said
     assert "local.optimizer=sgd sgd or adam; fresh every round" in said
-    assert "algorithm.epsilon=0.5 probability of the greedy choice" in said
+    assert "algorithm.epsilon=0.5 probability that a group's least used device is drawn; " in said
+    assert "not given in the paper (in [0, 1]) algorithm.cycles_per_grouping=1" in said, "a comment that goes on below"
+    assert "dataset.transform.pad_mode=constant how: constant (zeros), reflect, replicate, circular dataset." in said
     assert all(f"fedexp {program} " in said for program in PROGRAMS)
     assert "+table cadis_1, " in said and "+scale quick" in said and "algorithm fedcat, apfl, cadis, " in said
     assert "paper/" not in said and "model/cadis" not in said, "no groups that nobody picks from"
 
 
-def test_each_key_of_the_config_has_a_meaning():
-    """Of those that every run has: what is not said beside it in conf/, nobody can know."""
-    found = comments(CONF / "config.yaml", "", "") | comments(CONF / "hardware/auto.yaml", "hardware", "")
-    assert [key for key, text in found.items() if not text and not key.startswith("hydra.")] == []
-    assert len(found) > 35
+def test_each_key_that_every_run_has_has_a_meaning():
+    """What is not said beside it in conf/, nobody can know."""
+    found = comments(CONF / "config.yaml", "", "") | comments(CONF / "every.yaml", "", "")
+    silent = [key for key, text in found.items() if not text and not key.endswith("_target_")]
+    assert [key for key in silent if not key.startswith("hydra.")] == []
+    assert len(found) > 40
+
+
+@pytest.mark.parametrize("group", [*GROUPS, *PARTS, "hardware", "tracking"])
+def test_each_key_of_an_option_has_a_meaning(group):
+    """In its own file, in one that this takes over, or where it stands for all options."""
+    files = {path.stem: path for path in CONF.glob(f"{group}/*.yaml")}
+    of_all = {key.split(".")[-1] for key in comments(CONF / "every.yaml", "", "") if key.startswith(f"{group}.")}
+    silent = {option: told(path) - meant(path, files) - of_all for option, path in files.items()}
+    assert {option: keys for option, keys in silent.items() if keys} == {}
+
+
+def told(path):
+    """The last words of the keys that a file sets, without those that are no settings."""
+    keys = [key.split(".") for key in comments(path, "", "")]
+    return {key[-1] for key in keys if not {"name", "_target_", "source"} & {*key}}
+
+
+def meant(path, files):
+    """Those that have a comment, there or in a file of `files` that it names among its defaults."""
+    named = re.findall(r"\w+", str((yaml.safe_load(path.read_text()) or {}).get("defaults", "")))
+    others = [files[name] for name in named if name in files and name != path.stem]
+    own = {key.split(".")[-1] for key, text in comments(path, "", "").items() if text}
+    return own.union(*(meant(other, files) for other in others))
 
 
 def test_the_version_is_fedexp_s(monkeypatch, capsys):

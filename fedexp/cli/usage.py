@@ -1,7 +1,7 @@
 """The text of `fedexp --help`: the commands, the groups to choose from, and every key with its meaning."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedexp.config.compose import CONF
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
+from fedexp.config.sources import declared_by
 
 _INTERNAL = {"name", "_target_", "source"}  # keys of a group that are no settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # shown elsewhere, or set by fedexp itself
@@ -99,6 +100,9 @@ def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
     bounds = {f"{before}{key}": found for before, kind in kinds.items() for key, found in declared(kind).items()}
     rows = []
     plain: Any = OmegaConf.to_container(config)
+    bounds |= {
+        f"{node}.{key}": found for node, target in _constructors(plain) for key, found in declared_by(target).items()
+    }
     for key, value in flat(plain).items():
         if _INTERNAL & {*key.split(".")} or key.partition(".")[0] in _HIDDEN:
             continue
@@ -107,6 +111,15 @@ def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
         right = [each.words for each in bounds.get(key, []) if not _named(each, text)]
         rows.append((f"{key}={shown}", f"{text} ({', '.join(right)})" if right else text))
     return rows
+
+
+def _constructors(node: dict[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
+    """The name of each node of the config that names a constructor, and the constructor."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _constructors(value, f"{name}.{key}".lstrip("."))
+        elif key == "_target_" and value:
+            yield name, value
 
 
 def _named(bound: Bound, text: str) -> bool:

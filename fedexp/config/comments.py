@@ -13,7 +13,7 @@ def heading(path: Path) -> str:
 
 
 def comments(path: Path, package: str, otherwise: str) -> dict[str, str]:
-    """By key that a file sets, the comment beside it; `otherwise` where there is none."""
+    """By key that a file sets, the comment beside it, which may go on below; `otherwise` where there is none."""
     text = path.read_text()
     lines = text.splitlines()
     found: dict[str, str] = {}
@@ -24,8 +24,16 @@ def comments(path: Path, package: str, otherwise: str) -> dict[str, str]:
             if isinstance(value, yaml.MappingNode) and value.value:
                 visit(value, f"{name}.")
                 continue
-            _, mark, comment = lines[key.start_mark.line].partition("#")
-            found[name] = comment.strip() if mark else otherwise
+            found[name] = _beside(lines[key.start_mark.line :]) or otherwise
 
     visit(yaml.compose(text), f"{package}." if package else "")
     return {key: place for key, place in found.items() if not key.split(".")[-1].startswith("defaults")}
+
+
+def _beside(lines: list[str]) -> str:
+    """The comment in the first of these lines, with the lines below that go on in the same column."""
+    column = lines[0].find("#")
+    if column < 0:
+        return ""
+    below = takewhile(lambda line: line[:column].isspace() and line[column : column + 1] == "#", lines[1:])
+    return " ".join(line[column + 1 :].strip() for line in [lines[0], *below])
