@@ -209,13 +209,22 @@ def test_unknown_keys_of_ones_own_files_are_refused(monkeypatch, capfd, tmp_path
 def test_ones_own_file_may_give_keys_that_every_option_has(monkeypatch, capsys, tmp_path):
     """Even those that fedexp's own options leave as they are for all."""
     own = {"partition/mine.yaml": "defaults: [dir, _self_]\nname: mine\nholdout: 0.25\n",
+           "algorithm/mine.yaml": "# @package _global_\nlocal: {momentum: 0.8}\nalgorithm: {_target_: my.Own}\n",
            "dataset/larger.yaml": "defaults: [digits, _self_]\ntransform: {crop: 6, flip: true}\n"}  # fmt: skip
     for name, text in own.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    words = [f"--config-dir={tmp_path}", "partition=mine", "dataset=larger", "dataset.transform.crop=5", "--cfg", "job"]
+    words = [
+        f"--config-dir={tmp_path}",
+        "partition=mine",
+        "dataset=larger",
+        "algorithm=mine",
+        "dataset.transform.crop=5",
+        "--cfg",
+        "job",
+    ]
     said = said_by(monkeypatch, capsys, *words)
-    assert "holdout: 0.25" in said and "crop: 5" in said and "flip: true" in said
+    assert all(f"{each}\n" in said for each in ("holdout: 0.25", "crop: 5", "flip: true", "momentum: 0.8", "lr: 0.1"))
 
 
 def test_own_parts_of_every_group_train_and_name_the_run(monkeypatch, tmp_path):
@@ -347,7 +356,7 @@ def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
 
 def test_each_key_that_every_run_has_has_a_meaning():
     """What is not said beside it in conf/, nobody can know."""
-    found = comments(CONF / "config.yaml", "", "") | comments(CONF / "every.yaml", "", "")
+    found = comments(CONF / "config.yaml", "", "")
     silent = [key for key, text in found.items() if not text and not key.endswith("_target_")]
     assert [key for key in silent if not key.startswith("hydra.")] == []
     assert len(found) > 40
@@ -357,7 +366,7 @@ def test_each_key_that_every_run_has_has_a_meaning():
 def test_each_key_of_an_option_has_a_meaning(group):
     """In its own file, in one that this takes over, or where it stands for all options."""
     files = {path.stem: path for path in CONF.glob(f"{group}/*.yaml")}
-    of_all = {key.split(".")[-1] for key in comments(CONF / "every.yaml", "", "") if key.startswith(f"{group}.")}
+    of_all = {key.split(".")[-1] for key in comments(CONF / "config.yaml", "", "") if key.startswith(f"{group}.")}
     silent = {option: told(path) - meant(path, files) - of_all for option, path in files.items()}
     assert {option: keys for option, keys in silent.items() if keys} == {}
 
