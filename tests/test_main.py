@@ -352,6 +352,9 @@ def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
     assert all(f"fedexp {program} " in said for program in PROGRAMS)
     assert "+table cadis_1, " in said and "+scale quick" in said and "algorithm fedcat, apfl, cadis, " in said
     assert "paper/" not in said and "model/cadis" not in said, "no groups that nobody picks from"
+    said = " ".join(said_by(monkeypatch, capsys, "+table=fedcat_1", "+scale=quick", "--help").split())
+    assert "table.seeds=[0, 1, 2] each cell is run once for each of these" in said and "table.rows" not in said
+    assert "scale.seeds=1 how many of these are run" in said and "table.select=null a regular expression that " in said
 
 
 def test_each_key_that_every_run_has_has_a_meaning():

@@ -22,7 +22,12 @@ from fedexp.config.settings import Hardware, Local
 from fedexp.config.sources import declared_by
 
 _INTERNAL = {"name", "_target_", "source"}  # keys of a group that are no settings
-_HIDDEN = ("paper", "table", "scale", "sweep")  # shown elsewhere, or set by fedexp itself
+_HIDDEN = ("paper", "table", "scale", "sweep")  # groups, what a table is made of, or set by fedexp itself
+_OF_TABLES = {
+    "table.select": "a regular expression that a cell's name must contain, as --dry-run lists it; null: all",
+    "table.seeds": "each cell is run once for each of these",
+    "scale.seeds": "how many of these are run",
+}
 _OF_GROUPS = {"dataset": "the data", "partition": "which client holds which examples", "model": "what is trained",
               "algorithm": "how the cohort's work is combined", "selection": "which clients take part",
               "server_optimizer": "how the server steps", "compression": "how updates are encoded",
@@ -104,10 +109,11 @@ def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
         f"{node}.{key}": found for node, target in _constructors(plain) for key, found in declared_by(target).items()
     }
     for key, value in flat(plain).items():
-        if _INTERNAL & {*key.split(".")} or key.partition(".")[0] in _HIDDEN:
+        hidden = key.partition(".")[0] in _HIDDEN and key not in _OF_TABLES
+        if hidden or _INTERNAL & {*key.split(".")}:
             continue
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
-        text = told.get(key, "")
+        text = _OF_TABLES.get(key) or told.get(key, "")
         right = [each.words for each in bounds.get(key, []) if not _named(each, text)]
         rows.append((f"{key}={shown}", f"{text} ({', '.join(right)})" if right else text))
     return rows
