@@ -10,10 +10,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp.config.compose import apply, first_line
+from fedexp.config.compose import apply, composed, first_line
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.schema import ADDED, Settings, check, lacking
 from fedexp.errors import ConfigError, require
+
+
+_OF_THE_MACHINE = ("hardware", "tracking")  # groups whose option is no part of the experiment
 
 
 def saved(folder: Path, words: list[str]) -> DictConfig:
@@ -46,6 +49,9 @@ def _change(config: DictConfig, override: Override) -> None:
     require(not override.is_sweep_override(), key, value, "must be a single value: this program carries out one run")
     right = f"cannot be changed in a saved run; give its own keys, {key}.KEY=VALUE"
     require(key not in (*GROUPS, *PARTS), key, value, right)
+    if key in _OF_THE_MACHINE:
+        config[key] = composed([override.input_line])[key]
+        return
     try:
         apply(override, config)
     except HydraException as error:

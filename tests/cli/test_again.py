@@ -60,6 +60,14 @@ def test_another_value_is_another_run_beside_it(left, monkeypatch, capsys):
     assert "finished before" in capsys.readouterr().out
 
 
+def test_where_it_runs_and_is_tracked_may_be_chosen_anew(left):
+    assert again(left, "rounds=3", "hardware=cpu", "hardware.workers=2", "tracking=tensorboard") == 0
+    assert [path for path in left.parent.iterdir() if path.is_dir()] == [left]
+    assert rounds_of(left) == 3
+    config = OmegaConf.load(left / "config.yaml")
+    assert (config.hardware.device, config.hardware.workers, config.tracking.name) == ("cpu", "2", "tensorboard")
+
+
 def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
     """Wherever it has been moved to, and from wherever it is named."""
     moved = shutil.move(left, tmp_path / "elsewhere" / left.name)
@@ -82,6 +90,8 @@ def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
             "algorithm=fedcat: cannot be changed in a saved run; give its own keys, algorithm.KEY=VALUE",
         ),
         (["selection=clusamp"], "selection=clusamp: cannot be changed in a saved run"),
+        (["hardware=cqu"], "hardware=cqu: no such option; did you mean cpu?"),
+        (["~tracking"], "~tracking=: cannot be left out; choose an option: tracking=NAME"),
         (["seed=1,2"], "seed=1,2: must be a single value"),
         (["rounds=many"], "rounds=many: "),
         (["rounds=0"], "rounds=0: must be at least 1"),
