@@ -4,9 +4,9 @@
     python -m fedexp again outputs/RUN rounds=100      # more rounds of the same run
     python -m fedexp again outputs/RUN seed=1          # another run, the same except for this key
 
-Keys are KEY=VALUE, +KEY=VALUE, ~KEY as in the main program. Of the groups only hardware and tracking can be chosen anew,
-since of an option the file holds only the keys. Runs go to the folder that contains RUN, unless output_root says
-otherwise.
+Keys are KEY=VALUE, +KEY=VALUE, ~KEY as in the main program. Of the groups only hardware and tracking can be chosen
+anew: hardware=cpu, tracking=none. Of the others the file holds only the chosen option's keys. Runs go to the folder that
+contains RUN, unless output_root says otherwise.
 """
 
 from pathlib import Path

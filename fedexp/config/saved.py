@@ -15,7 +15,6 @@ from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.schema import ADDED, Settings, check, lacking
 from fedexp.errors import ConfigError, require
 
-
 _OF_THE_MACHINE = ("hardware", "tracking")  # groups whose option is no part of the experiment
 
 
