@@ -5,8 +5,8 @@
     python -m fedexp again outputs/RUN seed=1          # another run, the same except for this key
 
 Keys are KEY=VALUE, +KEY=VALUE, ~KEY as in the main program. Of the groups only hardware and tracking can be chosen
-anew: hardware=cpu, tracking=none. Of the others the file holds only the chosen option's keys. Runs go to the folder that
-contains RUN, unless output_root says otherwise.
+anew: hardware=cpu, tracking=none. Of the others the file holds only the chosen option's keys. Runs go to the folder
+that contains RUN, unless output_root says otherwise.
 """
 
 from pathlib import Path
