@@ -10,7 +10,7 @@ _LONGEST = 200  # characters of a value that a message repeats
 
 class ConfigError(ValueError):
     """A setting that cannot work. `key` is its full dotted name, or empty where `value` is a word that was
-    given without one, such as a folder; `right` says what would be right."""
+    given without one, such as a folder; both are empty where nothing was given. `right` says what would be right."""
 
     exit_code = 2
 
@@ -19,8 +19,8 @@ class ConfigError(ValueError):
         self.key, self.value, self.right = key, value, right
 
     def __str__(self) -> str:
-        given = f"{self.key}={shown(self.value)}" if self.key else shown(self.value)
-        return f"{given}: {' '.join(str(self.right).split())}"
+        given = f"{self.key}={shown(self.value)}: " if self.key else f"{shown(self.value)}: ".removeprefix(": ")
+        return given + " ".join(str(self.right).split())
 
 
 class Busy(RuntimeError):

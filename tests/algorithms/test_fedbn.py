@@ -52,9 +52,13 @@ def test_statistics_by_hand():
     assert statistics(rounds(FedAvg(), ctx, 1)[0].after["params"]) == pytest.approx([0.35, 1.4])
 
 
-def test_without_normalisation_it_is_fedavg():
-    assert gap(play(FedBN(), "cnn"), play(FedAvg(), "cnn")) == 0
+def test_without_normalisation_it_is_fedavg_and_says_so(caplog):
     assert gap(play(FedBN(), "norm"), play(FedAvg(), "norm")) > 1e-3
+    assert caplog.messages == []
+    assert gap(play(FedBN(), "cnn"), play(FedAvg(), "cnn")) == 0
+    assert caplog.messages == [
+        "this model has no batch normalisation, so that FedBN is FedAvg; choose, say, model=resnet9"
+    ]
 
 
 def everyone(kind="norm"):
