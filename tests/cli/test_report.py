@@ -120,7 +120,8 @@ def test_the_command_reports_a_table(tmp_path, capsys):
     [
         (["nowhere/at/all"], "neither a folder"),
         (["table=fedcat_9"], "fedcat_9"),
-        (["rounds=3"], "fedexp: name a table"),
+        (["rounds=3"], "fedexp: rounds=3: name a table"),
+        (["target=0.8"], "fedexp: name a table"),
         ([], "fedexp: the following arguments are required: FOLDER or KEY=VALUE; --help shows what there is"),
         (["table=3"], "table=3: names no option; known: cadis_1"),
         (["table=fedcat_1", "table.seed=3"], "table.seed=3: no such key; did you mean seeds?"),
