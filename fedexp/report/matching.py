@@ -1,9 +1,9 @@
 """Which runs belong to which cell, and under which protocol they ran.
 
-A run belongs to a cell if it has the cell's data set, partition and algorithm, the model and the numbers of clients
-that the table sets, and the cell's values of the keys that distinguish it from other cells with the same three. Other
-differences from the cell's own config are its deviation, which is reported: only runs with the same deviation are
-averaged, each once, whatever else was measured.
+A run belongs to a cell if it has the cell's data set, partition and algorithm, the model and the values of all keys
+that the table sets, but for the number of rounds, and the cell's values of the keys that distinguish it from other
+cells with the same three. Other differences from the cell's own config are its deviation, which is reported: only
+runs with the same deviation are averaged, each once, whatever else was measured.
 """
 
 import math
@@ -18,7 +18,6 @@ from fedexp.report.runs import ABSENT, Recorded, Settings, differing, distinct, 
 from fedexp.sweep.jobs import Job
 
 _NAMES = ("dataset", "partition", "algorithm")
-_NUMBERS = ("clients", "clients_per_round")  # what a whole table may be about: asked for where its cells set it
 
 Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the protocol's value)
 
@@ -79,7 +78,7 @@ class Matcher:
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = {*differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))}
-        telling |= {*_NUMBERS} & job.cell.overrides.keys()
+        telling |= (job.cell.overrides.keys() & own.keys()) - {"rounds"}  # what a whole table is about
         model = job.plain["model"].get("name") if "model" in job.cell.overrides else None
         asked = {each.fingerprint for each in jobs}
         exact = [

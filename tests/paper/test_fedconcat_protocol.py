@@ -110,7 +110,8 @@ def test_constants_reach_only_who_has_the_key():
     assert composed("algorithm=moon", "dataset=fmnist").algorithm.mu == 0.1
     assert composed("algorithm=moon").algorithm.mu == 5.0
     assert "mu" not in composed("algorithm=fedavg", "dataset=fmnist").algorithm
-    assert composed("partition=dir0.1").partition.construction == "class_split"
+    dirichlet = composed("partition=dir0.1").partition
+    assert (dirichlet.construction, dirichlet.published_draw) == ("class_split", True)
     assert "construction" not in composed("partition=classes2").partition
     assert composed("algorithm=centralized").rounds == 200
 

@@ -117,6 +117,18 @@ def test_what_was_measured_besides_makes_no_other_protocol_and_no_other_run(swee
     assert not any("left out" in note for note in page.notes)
 
 
+def test_what_a_table_is_about_is_no_deviation(tmp_path):
+    """FedConcat's table 9 has 231 rounds of encoders: runs of its table 1, which has 31, are none of it."""
+    words = ['table.select="^fmnist dir0.1 fedconcat$"', f"output_root={tmp_path}"]
+    (first,) = asked("+table=fedconcat_1", *words, "rounds=404")
+    (ninth,) = asked("+table=fedconcat_9", *words)
+    leave_run(first.jobs[0], [0.8])
+    assert not entry(page_of(first, tmp_path), "fedconcat").missing
+    assert entry(page_of(ninth, tmp_path), "fedconcat").missing
+    leave_run(ninth.jobs[0], [0.9])
+    assert record(page_of(ninth, tmp_path), "fedconcat").measured == pytest.approx(90)
+
+
 def test_where_there_is_only_another_protocol_it_is_said(sweep, tmp_path):
     leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **{"local.lr": 0.5})
     leave_run(jobs_of(sweep, "fedavg")[0], [0.5])
