@@ -21,12 +21,12 @@ from fedexp.round import one_round
 MORE = [
     "+dataset.transform={_target_:fedexp.data.Transform,mean:[0.3],std:[0.3],crop:8,pad:1,flip:true}",
     "+measures.received=fedexp.measure.clients.received_accuracy", "evaluate.clients=all", "partition.holdout=0.1",
-    "evaluate.every=2", "hardware.engine=vectorized",
+    "hardware.engine=vectorized",
 ]  # fmt: skip
 
 
 def measured(config):
-    """What a run measures in the rounds that it evaluates, and its last State; it leaves no files."""
+    """What a run measures, round by round, and its last State; it leaves no files."""
     ctx, algorithm, rows = build_context(config, build_dataset(config)), build_algorithm(config), []
     stages = algorithm.stages(ctx)
     reference = build_reference(config, stages[-1].context, lambda: False)
@@ -35,7 +35,7 @@ def measured(config):
 
     def step(stage, state, ctx):
         done = one_round(stage.algorithm, state, ctx)
-        if stage.counted and evaluation.is_due(done.number):
+        if stage.counted:
             row, _ = evaluation.row(stage, done)
             rows.append({name: value for name, value in row.items() if "seconds" not in name})
         return done
@@ -50,7 +50,7 @@ def measured(config):
 def assert_same_results_and_crossings(monkeypatch, config):
     """The CPU's results, and nothing crosses to the CPU or back in a step: with twice as many, no more crossings."""
     expected, _ = measured(config)
-    assert len(expected) == config.rounds // config.evaluate.every
+    assert len(expected) == config.rounds
     monkeypatch.setattr(Hardware, "torch_device", DEVICE)
     with second_device() as few:
         assert measured(config)[0] == expected
