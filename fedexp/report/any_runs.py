@@ -10,13 +10,13 @@ import pandas as pd
 from fedexp.errors import ConfigError
 from fedexp.report import curves, maps
 from fedexp.report.groups import Group, by_key, draws, grouped
-from fedexp.report.page import Page, Picture
+from fedexp.report.page import Page, Picture, plural
 from fedexp.report.results import sheets
 from fedexp.report.runs import Recorded, distinct
 
 _MOST_CURVES = 14  # lines in a picture
 _MOST_PICTURES = 6
-_MOST_NAMES = 12  # in a sentence
+_LONGEST = 200  # characters of names in a sentence
 
 
 def compare_runs(
@@ -30,13 +30,13 @@ def compare_runs(
     """
     runs = distinct(sorted(runs, key=lambda run: not run.complete))
     groups = _ranked(grouped(runs))
-    page = Page(name, f"{_counted(len(runs), 'run')}, {_counted(len(groups), 'setting')}")
+    page = Page(name, f"{plural(len(runs), 'run')}, {plural(len(groups), 'setting')}")
     keys = groups[0].settings
     together = " and ".join(draws(runs)) or "their seed"
     page.lead = [
         f"Runs that differ in {together} alone share a line: mean ± standard deviation of those that are complete. "
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else."),
-        *(_left_out(key, groups) for key in groups[0].more),
+        *_left_out(groups),
     ]
     page.sheets, found = sheets(groups, targets, baseline)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
@@ -49,21 +49,25 @@ def compare_runs(
     return page
 
 
-def _counted(number: int, thing: str) -> str:
-    """1 run, 2 runs."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _left_out(groups: Sequence[Group]) -> Iterator[str]:
+    """The values of the keys that the groups' names leave out, in one sentence for keys that vary alike; the most
+    frequent values last."""
 
+    def pattern(key: str) -> tuple[int, ...]:
+        texts = [group.more[key] for group in groups]
+        return tuple(map(texts.index, texts))
 
-def _left_out(key: str, groups: Sequence[Group]) -> str:
-    """The values of a key that the groups' names leave out; the most frequent one last."""
-    values = by_key(groups, lambda group: group.more[key])
-    *few, (most, _) = sorted(values.items(), key=lambda each: len(each[1]))
-    told = "; ".join(f"{text} for {_names(own)}" for text, own in few)
-    return f"{key}: {told}; otherwise {most}."
+    for keys in by_key(groups[0].more, pattern).values():
+        texts = [" / ".join(group.more[key] for key in keys) for group in groups]
+        values = by_key(range(len(groups)), texts.__getitem__)
+        *few, (most, _) = sorted(values.items(), key=lambda each: len(each[1]))
+        told = "; ".join(f"{text} for {_names([groups[number] for number in own])}" for text, own in few)
+        yield f"{' / '.join(keys)}: {told}; otherwise {most}."
 
 
 def _names(groups: list[Group]) -> str:
-    return ", ".join(each.label for each in groups) if len(groups) <= _MOST_NAMES else f"{len(groups)} of them"
+    text = " and ".join(each.label for each in groups)
+    return text if len(text) <= _LONGEST else f"{len(groups)} of them"
 
 
 def by_data_set(

@@ -10,7 +10,7 @@ from fedexp.report import curves, lines, maps
 from fedexp.report.groups import Group, by_key
 from fedexp.report.matching import Matcher, in_words
 from fedexp.report.measured import Measured, digits, measure, number
-from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet
+from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet, plural
 from fedexp.report.results import sheets
 from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import Sweep
@@ -141,8 +141,10 @@ def _notes(measured: list[Measured]) -> list[str]:
         if unlearned := sum(run.at_chance for run in each.variant.runs):
             notes.append(f"{each.cell.name}: {unlearned} of {len(each.variant.runs)} runs ended at chance.")
         if each.others:
-            said = " | ".join(f"{len(other.runs)} runs, rounds {other.rounds}, {other.said()}" for other in each.others)
-            notes.append(f"{each.cell.name}: runs of other protocols exist and are left out: {said}.")
+            others = [
+                f"{plural(len(other.runs), 'run')}, rounds {other.rounds}, {other.said()}" for other in each.others
+            ]
+            notes.append(f"{each.cell.name}: runs of other protocols exist and are left out: {' | '.join(others)}.")
         if each.lacking:
             notes.append(f"{each.cell.name}: {each.lacking}.")
         if each.printed.note and "swapped" in each.printed.note:

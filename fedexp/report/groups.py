@@ -10,6 +10,7 @@ from fedexp.report.runs import Recorded, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
 _PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
+_PREPARED = "dataset.transform."  # how examples are prepared, which changes nothing in what is to be learned
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -97,18 +98,22 @@ def _group(held: dict[str, str], telling: list[str], runs: list[Recorded]) -> Gr
 
 def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
     """Each run's settings as text by key: for a config group, the option's name and the keys that vary among the runs
-    with that option; then every other key that varies."""
+    with that option; then every other key that varies; and last how examples are prepared, where that varies among the
+    runs on one data set."""
     found: list[dict[str, str]] = [{} for _ in runs]
+    prepared: list[str] = []
     for group in _NAMED:
         names = [run.data if group == "dataset" else run.name(group) for run in runs]
         for name, numbers in by_key(range(len(runs)), names.__getitem__).items():
             own = [runs[number].settings.within(group) for number in numbers]
             varying = [key for key in differing(own) if key not in DRAWS]
+            prepared += [key for key in varying if key.startswith(_PREPARED)]
+            named = [key for key in varying if key not in prepared]
             for number, settings in zip(numbers, own):
-                more = [said(key.removeprefix(f"{group}."), settings[key]) for key in varying if key in settings]
+                more = [said(key.removeprefix(f"{group}."), settings[key]) for key in named if key in settings]
                 found[number][group] = " ".join([name, *more])
     others = [run.settings.without(*(f"{group}." for group in _NAMED), *DRAWS) for run in runs]
-    for key in differing(others):
-        for each, settings in zip(found, others):
-            each[key] = shown(settings[key]) if key in settings else "none"
+    for key in [*differing(others), *prepared]:
+        for each, run in zip(found, runs):
+            each[key] = shown(run.settings[key]) if key in run.settings else "none"
     return found

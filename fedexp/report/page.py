@@ -12,6 +12,11 @@ _MARKS = "<style>.best {font-weight: bold} .second {text-decoration: underline} 
 NOTHING = "\u2013"  # stands where there is no value
 
 
+def plural(number: int, thing: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class Entry:
     """One cell of a sheet: `main` is its value (mark: best, second, or none), `aside` a remark beside it."""

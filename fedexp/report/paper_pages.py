@@ -43,11 +43,16 @@ def paper_pages(
 
 
 def _tables() -> dict[str, list[str]]:
-    """The names of the published tables by paper."""
+    """The names of the published tables by paper, in the order of their numbers."""
     found: dict[str, list[str]] = {}
-    for file in sorted((CONF / "table").glob("*.yaml")):
+    for file in sorted((CONF / "table").glob("*.yaml"), key=lambda file: _with_numbers(file.stem)):
         found.setdefault(str(yaml.safe_load(file.read_text()).get("paper")), []).append(file.stem)
     return found
+
+
+def _with_numbers(name: str) -> list[str | int]:
+    """A name to sort by: table 10 after table 9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _may_hold(table: Table, runs: Sequence[Recorded]) -> Callable[[Cell], bool]:

@@ -202,6 +202,29 @@ def test_what_follows_from_the_algorithm_is_told_once_and_paired_all_the_same(tm
     assert found == ["moon, lr=0.02", "fedadam, lr=0.1", "fedavg, lr=0.1", "fedprox, lr=0.1", "fedadam, lr=0.02"]
 
 
+def test_keys_that_vary_alike_are_told_in_one_sentence(tmp_path):
+    """Two protocols differ in many keys at once, also in how pictures are prepared: names need none of these."""
+    one = ["algorithm=fedavg,fedcat", "clients=100"]
+    other = ["algorithm=fedprox", "clients=40", "local.batch_size=64", "dataset.transform.flip=true"]
+    for words in (one, other):
+        (sweep,) = asked(*words, f"output_root={tmp_path}")
+        for job in sweep.jobs:
+            leave_run(job, [0.5])
+    page = compared(tmp_path)
+    assert {*labels(page)} == {"fedavg, clients=100", "fedcat, clients=100", "fedprox, clients=40"}
+    told = "local.batch_size / dataset.transform.flip: 64 / true for fedprox, clients=40; otherwise 10 / false."
+    assert page.lead[1:] == [told]
+
+
+def test_how_pictures_are_prepared_makes_no_other_problem(tmp_path):
+    (sweep,) = asked("dataset.transform.flip=true,false", "algorithm=fedavg,fedcat", f"output_root={tmp_path}")
+    for job, final in zip(sweep.jobs, (0.5, 0.6, 0.7, 0.8)):
+        leave_run(job, [final])
+    page = compared(tmp_path)
+    assert labels(page) == ["fedcat, flip=false", "fedavg, flip=false", "fedcat, flip=true", "fedavg, flip=true"]
+    assert [row[1].mark for row in page.sheets[0].rows] == ["best", "second", "", ""]
+
+
 def test_one_run_carried_out_twice_as_far_is_a_line_of_its_own(tmp_path):
     for rounds, accuracy in ((4, 0.4), (8, 0.8)):
         (sweep,) = asked(f"rounds={rounds}", f"output_root={tmp_path / str(rounds)}")
