@@ -17,7 +17,7 @@ from fedexp.report.runs import Recorded
 from fedexp.report.style import layout, look, styled
 
 _ALONG = {"round": ("round", 1.0), "bytes": ("sent in both directions, MB", 1e6), "seconds": ("seconds", 1.0)}
-_ABREAST = 5  # entries of a legend side by side
+_WIDTH = 11  # of a figure for print, in inches
 _FEW = 12  # evaluated rounds up to which each is a marker
 
 
@@ -76,8 +76,9 @@ def _axis(name: str, clock: str) -> str:
 def _figure(lines: Sequence[Line], clock: str) -> Figure:
     """Three panels, for print."""
     with styled():
-        below = 0.55 + 0.2 * -(-len(lines) // _ABREAST)  # inches: the axis and the legend
-        figure = Figure(figsize=(11, 3 + below))  # laid out by hand: a layout engine takes longer than all else
+        abreast = _abreast([line.label for line in lines])
+        below = 0.55 + 0.2 * -(-len(lines) // abreast)  # inches: the axis and the legend
+        figure = Figure(figsize=(_WIDTH, 3 + below))  # laid out by hand: a layout engine takes longer than all else
         figure.subplots_adjust(left=0.055, right=0.99, top=0.93, bottom=below / (3 + below), wspace=0.06)
         panels = figure.subplots(1, len(_ALONG), sharey=True)
         for name, axes in zip(_ALONG, panels):
@@ -96,8 +97,15 @@ def _figure(lines: Sequence[Line], clock: str) -> Figure:
         if any(line.published is not None for line in lines):
             panels[0].set_title("\u25c2 at the right edge: published", fontsize=8, loc="right", color="#666")
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncols=_ABREAST, fontsize=8)
+        figure.legend(handles, labels, loc="lower center", ncols=abreast, fontsize=8)
         return figure
+
+
+def _abreast(labels: Sequence[str]) -> int:
+    """How many entries of the legend fit side by side: at most five. In its type a character is some 0.07 inches wide,
+    and the line beside a label 0.6."""
+    widest = 0.6 + 0.07 * max(map(len, labels))
+    return max(1, min(5, int(_WIDTH / widest)))
 
 
 def _chart(lines: Sequence[Line], clock: str) -> dict[str, Any]:

@@ -307,6 +307,18 @@ def test_curves_are_means_with_bands_over_every_axis(left):
     assert [axes.get_xlabel() for axes in panels] == ["round", "sent in both directions, MB", "seconds of this machine"]
 
 
+def test_a_legend_of_long_names_is_within_its_figure(tmp_path):
+    words = ["local.momentum=0,0.5,0.9", "local.max_grad_norm=1,10", "local.weight_decay=0,0.0001"]
+    (sweep,) = asked(*words, f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.1, 0.5])
+    figure = compared(tmp_path).pictures[0].draw()
+    figure.draw_without_rendering()  # places the axes' labels
+    box, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
+    assert box.y1 < min(axes.xaxis.label.get_window_extent().y0 for axes in figure.axes)
+
+
 def test_two_keys_make_a_map(left):
     page = compared(left)
     (picture,) = [picture for picture in page.pictures if picture.name == "heat_map"]
