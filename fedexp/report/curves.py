@@ -45,23 +45,24 @@ def picture(
     name: str, title: str, groups: Mapping[str, Sequence[Recorded]], published: Mapping[str, float],
     looks: Mapping[str, int], group: str = "",
 ) -> Picture:  # fmt: skip
-    """The curves of groups by label. published: final accuracies (percent); looks: numbers for style.look; by label."""
+    """The curves of groups by label. published: final accuracies (percent); looks: numbers for style.look; by label.
+
+    Where some runs have a simulated clock, the others have no place on the axis of seconds.
+    """
+    simulated = any(clock_of(run) == "simulated_seconds" for runs in groups.values() for run in runs)
+    column = "simulated_seconds" if simulated else "seconds"
+    clock = "seconds of a simulated network and its devices" if simulated else "seconds of this machine"
 
     @cache  # files are read once, when the first of the two figures is drawn
     def known() -> list[Line]:
-        return [_line(label, looks[label], runs, published.get(label)) for label, runs in groups.items()]
+        return [_line(label, looks[label], runs, column, published.get(label)) for label, runs in groups.items()]
 
-    simulated = any(clock_of(run) != "seconds" for runs in groups.values() for run in runs)
-    clock = "seconds of a simulated network and its devices" if simulated else "seconds of this machine"
     return Picture(name, title, lambda: _chart(known(), clock), lambda: _figure(known(), clock), group)
 
 
-def _line(label: str, number: int, runs: Sequence[Recorded], published: float | None) -> Line:
-    columns = [("round", "round"), ("accuracy", "test_accuracy"), ("bytes", "bytes_total")]
-    tables = [
-        pd.DataFrame({name: run.curve.get(column, math.nan) for name, column in [*columns, ("seconds", clock_of(run))]})
-        for run in runs
-    ]
+def _line(label: str, number: int, runs: Sequence[Recorded], seconds: str, published: float | None) -> Line:
+    columns = {"round": "round", "accuracy": "test_accuracy", "bytes": "bytes_total", "seconds": seconds}
+    tables = [pd.DataFrame({name: run.curve.get(column, math.nan) for name, column in columns.items()}) for run in runs]
     rounds = pd.concat(tables).groupby("round")
     whole = rounds.size() == len(runs)
     mean, std = rounds.mean()[whole], rounds["accuracy"].std(ddof=1)[whole].fillna(0.0)

@@ -124,6 +124,14 @@ def test_time_is_a_simulation_s_where_there_is_one(tmp_path):
     leave_run(sweep.jobs[0], [0.2, 0.6], columns={"simulated_seconds": 42})
     page = compared(tmp_path)
     assert values(page, "fedavg", titled(page, "Until 50 %"))["simulated s"] == "42.0"
+    (other,) = asked("rounds=2", "algorithm=fedcat", "targets=[0.5]", f"output_root={tmp_path}")
+    leave_run(other.jobs[0], [0.2, 0.7])  # the same, without a simulation: its seconds are of another kind
+    page = compared(tmp_path)
+    assert values(page, "fedcat", titled(page, "Until 50 %"))["simulated s"] == NOTHING
+    seconds = page.pictures[0].draw().axes[2]
+    assert seconds.get_xlabel() == "seconds of a simulated network and its devices"
+    drawn = {line.get_label(): np.isfinite(line.get_xdata()).all() for line in seconds.get_lines()}
+    assert drawn == {"fedavg": True, "fedcat": False}
 
 
 def test_differences_from_a_baseline_are_paired_by_seed(tmp_path):
