@@ -11,7 +11,7 @@ from fedexp.errors import ConfigError
 from fedexp.report import curves, maps
 from fedexp.report.groups import Group, by_key, draws, grouped
 from fedexp.report.page import Page, Picture, plural
-from fedexp.report.results import sheets
+from fedexp.report.results import crossed, sheets
 from fedexp.report.runs import Recorded, distinct
 
 _MOST_CURVES = 14  # lines in a picture
@@ -39,6 +39,8 @@ def compare_runs(
         *_left_out(groups),
     ]
     page.sheets, found = sheets(groups, targets, baseline)
+    if grid := crossed(groups, found):
+        page.sheets.insert(1, grid)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
     page.notes += [
         f"{run.path.name}: ended at the accuracy of chance: it has not learned." for run in runs if run.at_chance

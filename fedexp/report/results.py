@@ -86,6 +86,24 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     return Sheet("Test accuracy", header, rows, f"MB: sent in both directions. Bold: the best{several}.", len(keys))
 
 
+def crossed(groups: Sequence[Group], found: pd.DataFrame) -> Sheet | None:
+    """Final accuracy as papers print it: settings crossed with data sets and partitions, the fewer of the two as
+    columns. None where there is only one of either, or where most combinations were not run."""
+    problems, names = (list(dict.fromkeys(each)) for each in zip(*((group.problem, group.short) for group in groups)))
+    if min(len(problems), len(names)) < 2 or 2 * len(groups) < len(problems) * len(names):
+        return None
+    final = _spreads(groups, found, "final_accuracy")
+    best = _marked(groups, found, "final_accuracy", final)
+    entries = {  # by both names, whichever of the two is the row
+        frozenset((group.problem, group.short)): Entry(final[number] or NOTHING, mark=best.get(number, ""))
+        for number, group in enumerate(groups)
+    }
+    rows, columns = (names, problems) if len(problems) <= len(names) else (problems, names)
+    lines = [[Entry(row), *(entries.get(frozenset((row, each)), Entry(NOTHING)) for each in columns)] for row in rows]
+    caption = "Mean ± standard deviation, in percent. Bold: the best of each data set and partition."
+    return Sheet("Final accuracy by data set and partition", ["", *columns], lines, caption)
+
+
 def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sheet:
     """Rounds, megabytes and seconds until test accuracy first reaches `target`: means over the runs that reached it."""
     simulated = f"simulated_seconds_to_{target:g}" in found

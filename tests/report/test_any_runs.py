@@ -102,6 +102,22 @@ def test_the_two_best_of_each_problem_are_marked(tmp_path):
     assert "iid, fedcat & \\underline{80.00}" in latex(page)
 
 
+def test_settings_and_partitions_are_crossed_as_papers_print_them(tmp_path):
+    (sweep,) = asked("partition=dir0.1,iid", "algorithm=fedavg,fedcat,scaffold", "seed=0,1", f"output_root={tmp_path}")
+    for number, job in enumerate(sweep.jobs[:-2]):  # SCAFFOLD was not run on the last partition
+        leave_run(job, [0.3 + 0.05 * number])
+    page = compared(tmp_path)
+    (crossed,) = [sheet for sheet in page.sheets if sheet.title == "Final accuracy by data set and partition"]
+    assert crossed.header == ["", "dir0.1", "iid"]
+    assert [[(entry.main, entry.mark) for entry in row] for row in crossed.rows] == [
+        [("scaffold", ""), ("52.50 ± 3.54", "best"), (NOTHING, "")],
+        [("fedcat", ""), ("42.50 ± 3.54", "second"), ("72.50 ± 3.54", "best")],
+        [("fedavg", ""), ("32.50 ± 3.54", ""), ("62.50 ± 3.54", "")],
+    ]
+    few = compare_runs([run for run in read(tmp_path) if run.name("algorithm") == "fedcat"])
+    assert "Final accuracy by data set and partition" not in [sheet.title for sheet in few.sheets]
+
+
 def test_the_way_to_a_target(tmp_path):
     """Accuracies of rounds 1, 2, 3; a round takes 1 MB and a second, or 7 simulated ones."""
     (sweep,) = asked("algorithm=fedavg,fedcat", "seed=0,1", "rounds=3", f"output_root={tmp_path}")
