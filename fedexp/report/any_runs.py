@@ -14,6 +14,7 @@ from fedexp.report.page import Page, Picture, plural
 from fedexp.report.results import crossed, sheets
 from fedexp.report.runs import Recorded, distinct
 
+_CROSSED = {"final_accuracy": "Final accuracy", "client_accuracy_mean": "Mean accuracy of clients"}
 _MOST_CURVES = 14  # lines in a picture
 _MOST_PICTURES = 6
 _LONGEST = 200  # characters of names in a sentence
@@ -39,8 +40,8 @@ def compare_runs(
         *_left_out(groups),
     ]
     page.sheets, found = sheets(groups, targets, baseline)
-    if grid := crossed(groups, found):
-        page.sheets.insert(1, grid)
+    grids = (crossed(groups, found, name, title) for name, title in _CROSSED.items())
+    page.sheets[1:1] = filter(None, grids)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
     page.notes += [
         f"{run.path.name}: ended at the accuracy of chance: it has not learned." for run in runs if run.at_chance

@@ -86,22 +86,24 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     return Sheet("Test accuracy", header, rows, f"MB: sent in both directions. Bold: the best{several}.", len(keys))
 
 
-def crossed(groups: Sequence[Group], found: pd.DataFrame) -> Sheet | None:
-    """Final accuracy as papers print it: settings crossed with data sets and partitions, the fewer of the two as
-    columns. None where there is only one of either, or where most combinations were not run."""
+def crossed(groups: Sequence[Group], found: pd.DataFrame, name: str, title: str) -> Sheet | None:
+    """An accuracy, a column of `found`, as papers print it: settings crossed with data sets and partitions, the fewer
+    of the two as columns. None where there is only one of either, or where most combinations have no value."""
     problems, names = (list(dict.fromkeys(each)) for each in zip(*((group.problem, group.short) for group in groups)))
-    if min(len(problems), len(names)) < 2 or 2 * len(groups) < len(problems) * len(names):
+    if min(len(problems), len(names)) < 2:
         return None
-    final = _spreads(groups, found, "final_accuracy")
-    best = _marked(groups, found, "final_accuracy", final)
+    shown = _spreads(groups, found, name)
+    if 2 * sum(text != NOTHING for text in shown) < len(problems) * len(names):
+        return None
+    best = _marked(groups, found, name, shown)
     entries = {  # by both names, whichever of the two is the row
-        frozenset((group.problem, group.short)): Entry(final[number] or NOTHING, mark=best.get(number, ""))
+        frozenset((group.problem, group.short)): Entry(shown[number], mark=best.get(number, ""))
         for number, group in enumerate(groups)
     }
     rows, columns = (names, problems) if len(problems) <= len(names) else (problems, names)
     lines = [[Entry(row), *(entries.get(frozenset((row, each)), Entry(NOTHING)) for each in columns)] for row in rows]
     caption = "Mean ± standard deviation, in percent. Bold: the best of each data set and partition."
-    return Sheet("Final accuracy by data set and partition", ["", *columns], lines, caption)
+    return Sheet(f"{title} by data set and partition", ["", *columns], lines, caption)
 
 
 def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sheet:

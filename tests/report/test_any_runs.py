@@ -105,8 +105,11 @@ def test_the_two_best_of_each_problem_are_marked(tmp_path):
 def test_settings_and_partitions_are_crossed_as_papers_print_them(tmp_path):
     (sweep,) = asked("partition=dir0.1,iid", "algorithm=fedavg,fedcat,scaffold", "seed=0,1", f"output_root={tmp_path}")
     for number, job in enumerate(sweep.jobs[:-2]):  # SCAFFOLD was not run on the last partition
-        leave_run(job, [0.3 + 0.05 * number])
+        leave_run(job, [0.3 + 0.05 * number], columns={"client_accuracy_mean": 0.9})
     page = compared(tmp_path)
+    of_clients = page.sheets[2]
+    assert of_clients.title == "Mean accuracy of clients by data set and partition"
+    assert [entry.main for entry in of_clients.rows[0]] == ["scaffold", "90.00 ± 0.00", NOTHING]
     (crossed,) = [sheet for sheet in page.sheets if sheet.title == "Final accuracy by data set and partition"]
     assert crossed.header == ["", "dir0.1", "iid"]
     assert [[(entry.main, entry.mark) for entry in row] for row in crossed.rows] == [
