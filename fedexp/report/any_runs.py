@@ -57,8 +57,8 @@ def _left_out(groups: Sequence[Group]) -> Iterator[str]:
     frequent values last."""
 
     def pattern(key: str) -> tuple[int, ...]:
-        texts = [group.more[key] for group in groups]
-        return tuple(map(texts.index, texts))
+        first: dict[str, int] = {}
+        return tuple(first.setdefault(group.more[key], len(first)) for group in groups)
 
     for keys in by_key(groups[0].more, pattern).values():
         texts = [" / ".join(group.more[key] for key in keys) for group in groups]
