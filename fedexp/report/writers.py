@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedexp import files
 from fedexp.errors import ConfigError
-from fedexp.report.page import Entry, Page, Sheet
+from fedexp.report.page import Entry, Page, Sheet, plural
 
 _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("fedexp.report", "."), autoescape=True, trim_blocks=True)
 
@@ -32,7 +32,7 @@ def write(page: Page, to: Path) -> str:
     except OSError as error:
         raise ConfigError("to", to, f"cannot be written to ({error})") from error
     drawn = sum(picture.draw is not None for picture in page.pictures)
-    pictures = f" and {drawn} picture{'s' if drawn > 1 else ''}, each as png and pdf" if drawn else ""
+    pictures = f" and {plural(drawn, 'picture')}, each as png and pdf" if drawn else ""
     return f"{to}/{page.name}.{{{','.join(texts)}}}{pictures}"
 
 
