@@ -30,6 +30,9 @@ def compare(
     jobs = by_key(sweep.jobs, lambda job: (job.cell.row, job.cell.column, job.reference))
     peers = [each[0] for each in jobs.values() if each[0].plain is not None]
     measured = [measure(table, cell, jobs, peers, matcher) for cell in table.cells]
+    measured = lines.of_one_protocol(
+        table, measured, lambda cell, protocol: measure(table, cell, jobs, peers, matcher, protocol)
+    )
     page = Page(table.name, table.title, records=_records(table, measured))
     if sweep.scale:
         page.name, page.title = f"{table.name}_{sweep.scale}", f"{table.title} ({sweep.scale})"
@@ -142,7 +145,8 @@ def _notes(measured: list[Measured]) -> list[str]:
             notes.append(f"{each.cell.name}: {unlearned} of {len(each.variant.runs)} runs ended at chance.")
         if each.others:
             others = [
-                f"{plural(len(other.runs), 'run')}, rounds {other.rounds}, {other.said()}" for other in each.others
+                f"{plural(len(other.runs), 'run')}, rounds {other.rounds}, {other.said() or 'as in the protocol'}"
+                for other in each.others
             ]
             notes.append(f"{each.cell.name}: runs of other protocols exist and are left out: {' | '.join(others)}.")
         if each.lacking:

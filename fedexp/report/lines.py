@@ -2,11 +2,12 @@
 they rank as in the paper."""
 
 import math
+from collections.abc import Callable
 from statistics import fmean
+from typing import Any
 
 from fedexp.report import agreement
 from fedexp.report.groups import by_key
-from fedexp.report.matching import Variant
 from fedexp.report.measured import Measured, number
 from fedexp.report.page import NOTHING, Entry, Sheet
 from fedexp.sweep.table import Cell, Table
@@ -28,7 +29,24 @@ class Line:
     @property
     def is_alike(self) -> bool:
         """Whether the measured cells ran under protocols that deviate in the same way, on the same data."""
-        return len({(_shared(each.variant), each.variant.data) for each in self.both}) <= 1
+        return len({repr(each.variant.protocol) for each in self.both}) <= 1
+
+    @property
+    def protocol(self) -> tuple[Any, ...] | None:
+        """The nearest to the paper's of the protocols under which every measured cell has runs of all rounds; None if
+        there is none, or if a cell shows the very runs that it asks for."""
+        if any(each.variant.asked for each in self.both):
+            return None
+        found = [
+            {
+                repr(variant.protocol): variant.protocol
+                for variant in (each.variant, *each.others)
+                if not variant.is_short
+            }
+            for each in self.both
+        ]
+        shared = set.intersection(*(set(each) for each in found))
+        return min((found[0][name] for name in found[0] if name in shared), key=len, default=None)
 
     def row(self) -> list[Entry]:
         correlation = NOTHING if math.isnan(self.correlation) or not self.is_alike else f"{self.correlation:+.2f}"
@@ -41,6 +59,16 @@ def lines(table: Table, measured: list[Measured]) -> list[Line]:
     """Rows, or columns if the table says so, of more than one cell."""
     found = by_key(measured, lambda each: each.cell.row if table.compare == "columns" else each.cell.column)
     return [Line(table, name, cells) for name, cells in found.items() if len(cells) > 1]
+
+
+def of_one_protocol(
+    table: Table, measured: list[Measured], again: Callable[[Cell, tuple[Any, ...]], Measured]
+) -> list[Measured]:
+    """The same cells, those of a line measured by runs of one protocol where there is one that they share, so that they
+    can be compared. again: a cell as runs of a protocol measure it."""
+    apart = [line for line in lines(table, measured) if not line.is_alike and line.protocol is not None]
+    chosen = {each.place: line.protocol for line in apart for each in line.both}
+    return [again(each.cell, chosen[each.place]) if each.place in chosen else each for each in measured]
 
 
 def marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
@@ -76,8 +104,3 @@ def sheet(table: Table, measured: list[Measured]) -> Sheet:
 
 def _other(table: Table, cell: Cell) -> str:
     return cell.column if table.compare == "columns" else cell.row
-
-
-def _shared(variant: Variant) -> str:
-    """The deviation in keys that do not belong to an algorithm or a model."""
-    return repr([part for part in variant.deviation if not part[0].startswith(("algorithm.", "model."))])

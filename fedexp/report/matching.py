@@ -24,11 +24,25 @@ Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the proto
 
 @dataclass(frozen=True)
 class Variant:
-    """Complete runs of one cell: draws of one protocol, which differ in their seed. data: the data set they used."""
+    """Complete runs of one cell: draws of one protocol, which differ in their seed.
+
+    data: the data set they used; asked: whether the cell's jobs ask for one of these very runs."""
 
     runs: list[Recorded]
     deviation: Deviation
     data: str
+    asked: bool = False
+
+    @property
+    def protocol(self) -> tuple[Any, ...]:
+        """What runs of different algorithms must have in common to be compared: the data, and how they deviate in keys
+        that do not belong to an algorithm or a model."""
+        return (self.data, *(each for each in self.deviation if not each[0].startswith(("algorithm.", "model."))))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the runs have another number of rounds than the protocol."""
+        return any(key == "rounds" for key, *_ in self.deviation)
 
     @property
     def rounds(self) -> int:
@@ -94,12 +108,15 @@ class Matcher:
         together = by_key(filter(self._counts, found), lambda run: repr(_deviation(run, own)))
         incomplete = [run for run in found if not self._counts(run) and run.fingerprint in asked]
         variants = [
-            Variant(sorted(distinct(runs), key=lambda run: run.seed), _deviation(runs[0], own), _data(runs, job))
+            Variant(
+                sorted(distinct(runs), key=lambda run: run.seed), _deviation(runs[0], own), _data(runs, job),
+                any(run.fingerprint in asked for run in runs),
+            )
             for runs in together.values()
         ]  # fmt: skip
         variants.sort(key=lambda variant: (
-            not any(run.fingerprint in asked for run in variant.runs),
-            len(variant.deviation), -self._sharing(variant.deviation), -len(variant.runs), -variant.rounds,
+            not variant.asked, len(variant.deviation), -self._sharing(variant.deviation), -len(variant.runs),
+            -variant.rounds,
         ))  # fmt: skip
         return variants, incomplete
 

@@ -6,6 +6,7 @@ A measured value is a percentage for accuracies, a number of rounds, or a number
 import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 from fedexp.report import published
 from fedexp.report.matching import NOT_RUN, Matcher, Variant
@@ -52,10 +53,12 @@ class Measured:
 
 
 def measure(
-    table: Table, cell: Cell, jobs: dict[tuple[str, str, bool], list[Job]], peers: list[Job], matcher: Matcher
-) -> Measured:
+    table: Table, cell: Cell, jobs: dict[tuple[str, str, bool], list[Job]], peers: list[Job], matcher: Matcher,
+    protocol: tuple[Any, ...] | None = None,
+) -> Measured:  # fmt: skip
     """All that is known about a cell. jobs: by row, column, and whether they are the cell's reference, of the
-    cells that may have runs; peers: one job of each of these."""
+    cells that may have runs; peers: one job of each of these; protocol: that of the runs to show, if not the nearest
+    to the paper's."""
     printed = published.find(table.name, cell)
     own = jobs.get((cell.row, cell.column, False))
     if own is None:
@@ -66,6 +69,8 @@ def measure(
     lacking = "; ".join(f"seed {run.seed} {run.why}" for run in incomplete)
     if not variants:
         return Measured(cell, printed, None, NOT_RUN, [], [], lacking or "not run")
+    if protocol is not None:
+        variants.sort(key=lambda variant: repr(variant.protocol) != repr(protocol))
     variant, *others = variants
     values = [_value(cell.measure, run) for run in variant.runs]
     if cell.measure.kind == "reduction":

@@ -150,6 +150,28 @@ def test_of_equally_near_protocols_the_one_of_other_cells_is_shown(sweep, tmp_pa
     assert any(f"local.lr={other}" in note and "left out" in note for note in page.notes)
 
 
+def test_cells_of_a_line_are_shown_under_a_protocol_that_they_share(sweep, tmp_path):
+    """FedCat also ran nearer to the paper's protocol, but alone: it is shown as the other cell ran."""
+    nearer, further = {"local.lr": 0.5}, {"local.lr": 0.5, "local.momentum": 0.1}
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **nearer)
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.6], **further)
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5], **further)
+    page = page_of(sweep, tmp_path)
+    assert (entry(page, "fedcat").main, entry(page, "fedavg").main) == ("60.00*", "50.00*")
+    assert page.sheets[2].rows[0][1].main == "fedcat"
+    assert any("fedcat: runs of other protocols exist" in note and "local.lr=0.5" in note for note in page.notes)
+
+
+def test_a_run_that_was_asked_for_is_shown_although_it_cannot_be_compared(sweep, tmp_path):
+    other = {"local.lr": 0.5}
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.9])
+    leave_run(jobs_of(sweep, "fedcat")[1], [0.6], **other)
+    leave_run(jobs_of(sweep, "fedavg")[0], [0.5], **other)
+    page = page_of(sweep, tmp_path)
+    assert (entry(page, "fedcat").main, entry(page, "fedavg").main) == ("90.00", "50.00*")
+    assert page.sheets[2].rows[0][1].main == "not comparable"
+
+
 def test_what_the_command_line_changes_is_said_too(tmp_path):
     (sweep,) = asked(*WORDS, ROW, "local.lr=0.5", "rounds=7", f"output_root={tmp_path}")
     leave_run(jobs_of(sweep, "fedcat")[0], [0.1] * 7)
