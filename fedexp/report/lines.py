@@ -66,9 +66,13 @@ def of_one_protocol(
 ) -> list[Measured]:
     """The same cells, those of a line measured by runs of one protocol where there is one that they share, so that they
     can be compared. again: a cell as runs of a protocol measure it."""
-    apart = [line for line in lines(table, measured) if not line.is_alike and line.protocol is not None]
-    chosen = {each.place: line.protocol for line in apart for each in line.both}
-    return [again(each.cell, chosen[each.place]) if each.place in chosen else each for each in measured]
+    chosen: dict[tuple[str, str], Measured] = {}
+    for line in lines(table, measured):
+        if not line.is_alike and (protocol := line.protocol) is not None:
+            found = [again(each.cell, protocol) for each in line.both]
+            if all(each.values for each in found):  # a reduction has none if its reference ran otherwise
+                chosen |= {each.place: each for each in found}
+    return [chosen.get(each.place, each) for each in measured]
 
 
 def marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
