@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from statistics import fmean
 
 import pandas as pd
@@ -46,7 +45,9 @@ def compare_runs(
     page.notes += [
         f"{run.path.name}: ended at the accuracy of chance: it has not learned." for run in runs if run.at_chance
     ]
-    pictures = [*_curves(groups), maps.over_two_keys(groups, found), *_partitions(groups)]
+    drawn, others = _pictured(groups)
+    page.notes += list(_not_pictured(others))
+    pictures = [*_curves(groups, drawn), maps.over_two_keys(groups, found), *_partitions(drawn)]
     page.pictures = [each for each in pictures if each is not None]
     page.records = _records(groups, found)
     return page
@@ -106,23 +107,41 @@ def _ranked(groups: list[Group]) -> list[Group]:
     return sorted(groups, key=rank)
 
 
-def _curves(groups: Sequence[Group]) -> list[Picture]:
+def _pictured(groups: Sequence[Group]) -> tuple[dict[str, list[Group]], list[str]]:
+    """The problems of which pictures are made, with their groups: those of the most groups, in the order of the page.
+    And the other problems."""
+    problems = by_key(groups, lambda group: group.problem)
+    most = sorted(problems, key=lambda problem: -len(problems[problem]))[:_MOST_PICTURES]
+    drawn = {problem: peers for problem, peers in problems.items() if problem in most}
+    return drawn, [problem for problem in problems if problem not in drawn]
+
+
+def _not_pictured(problems: Sequence[str]) -> Iterator[str]:
+    if problems:
+        names = "; ".join(problems)
+        names = names if len(names) <= _LONGEST else f"the {len(problems)} others"
+        yield (
+            f"There are pictures of the {_MOST_PICTURES} data sets and partitions with the most settings, and none of "
+            f"{names}."
+        )
+
+
+def _curves(groups: Sequence[Group], problems: dict[str, list[Group]]) -> Iterator[Picture]:
     """One picture per problem; groups of the same name look alike in all of them."""
-    pictures, looks = [], {name: number for number, name in enumerate(sorted({group.short for group in groups}))}
-    for problem, peers in by_key(groups, lambda group: group.problem).items():
+    looks = {name: number for number, name in enumerate(sorted({group.short for group in groups}))}
+    for problem, peers in problems.items():
         known = {group.short: own for group in peers if (own := [run for run in group.done if run.curve])}
         if not known:
             continue
         shown = dict(list(known.items())[:_MOST_CURVES])
         of = f" of the best {len(shown)} of {len(known)}" if len(shown) < len(known) else ""
         title = f"{problem}: test accuracy{of}".removeprefix(": ")
-        pictures.append(curves.picture(_stem("accuracy", problem), title, shown, {}, looks))
-    return pictures[:_MOST_PICTURES]
+        yield curves.picture(_stem("accuracy", problem), title, shown, {}, looks)
 
 
-def _partitions(groups: Sequence[Group]) -> Iterator[Picture | None]:
+def _partitions(problems: dict[str, list[Group]]) -> Iterator[Picture | None]:
     """One picture of each problem's partition."""
-    for problem, peers in islice(by_key(groups, lambda group: group.problem).items(), _MOST_PICTURES):
+    for problem, peers in problems.items():
         run = peers[0].runs[0]
         title = f"{run.name('partition')} of {run.data}, seed {run.seed}: examples of each class that each client holds"
         yield maps.partition(_stem("partition", problem), title, run)

@@ -252,6 +252,19 @@ def test_how_pictures_are_prepared_makes_no_other_problem(tmp_path):
     assert [row[1].mark for row in page.sheets[0].rows] == ["best", "second", "", ""]
 
 
+def test_problems_that_are_not_pictured_have_the_fewest_settings_and_are_named(tmp_path):
+    (sweep,) = asked("partition=iid,shards1,shards2,dir0.1,dir0.5,dir1.0,classes2", f"output_root={tmp_path}")
+    (further,) = asked("partition=shards2", "algorithm=fedprox", f"output_root={tmp_path}")
+    for job in [*sweep.jobs, *further.jobs]:
+        leave_run(job, [0.5])
+    page = compared(tmp_path)
+    names = [picture.name for picture in page.pictures if picture.name.startswith("accuracy")]
+    assert len(names) == 6 and "accuracy_shards2" in names and "accuracy_shards1" not in names
+    assert page.notes == [
+        "There are pictures of the 6 data sets and partitions with the most settings, and none of shards1."
+    ]
+
+
 def test_one_run_carried_out_twice_as_far_is_a_line_of_its_own(tmp_path):
     for rounds, accuracy in ((4, 0.4), (8, 0.8)):
         (sweep,) = asked(f"rounds={rounds}", f"output_root={tmp_path / str(rounds)}")

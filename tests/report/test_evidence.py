@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pandas as pd
 import pytest
@@ -27,6 +28,12 @@ def test_the_pages_are_those_of_the_runs():
     kept = {path.name: path.read_text() for path in (PUBLISHED / "reports").rglob("*.md")}
     assert {"runs_digits.md", "runs_fmnist.md", "runs_mnist.md", "cadis.md", "fedconcat.md"} <= kept.keys()
     assert kept == made
+
+
+def test_every_picture_is_on_its_page():
+    for page in (PUBLISHED / "reports").rglob("*.md"):
+        shown = {unquote(name) for name in re.findall(r"\]\(([^)]+\.png)\)", page.read_text())}
+        assert shown == {path.name for path in page.parent.glob("*.png")}
 
 
 DIVERGED = {  # README.md there says so of both
