@@ -26,7 +26,8 @@ Deviation = tuple[tuple[str, Any, Any], ...]  # (key, the run's value, the proto
 class Variant:
     """Complete runs of one cell: draws of one protocol, which differ in their seed.
 
-    data: the data set they used; asked: whether the cell's jobs ask for one of these very runs."""
+    data: the data set they used; asked: whether the cell's jobs ask for one of these very runs.
+    """
 
     runs: list[Recorded]
     deviation: Deviation
