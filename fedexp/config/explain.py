@@ -64,11 +64,11 @@ def explain(error: Exception, words: Sequence[str]) -> str:
         if group in groups and chosen:
             return f"{given}: each run of the sweep chooses its {group}; to set the key in all of them: ++{given}"
         own = f"; for one of your own: +{given}" if f"{group}=own" in overrides else ""
-        return f"{given}: no such key; {elsewhere(name)}{_nearest_key(name, keys)}{own}"
+        return f"{given}: no such key; {elsewhere(name)}{nearest_key(name, keys)}{own}"
     key = re.search(r"full_key: (\S+)", detail)
     file = re.match(r"In '(.+?)': ConfigKeyError", detail)
     if key and file:
-        return f"{key[1]}: no such key, in {file[1]}.yaml; {_nearest_key(key[1], keys)}"
+        return f"{key[1]}: no such key, in {file[1]}.yaml; {nearest_key(key[1], keys)}"
     if key:
         named = {_name(word): _value(word) for word in overrides}
         return f"{key[1]}={shown(named.get(key[1], ''))}: {detail.splitlines()[0]}"
@@ -132,7 +132,7 @@ def _known_keys(overrides: list[str], groups: set[str]) -> list[str]:
             choices.append(word)
     try:
         with _composing():
-            return _names(OmegaConf.to_container(compose("config", overrides=choices)))
+            return key_names(OmegaConf.to_container(compose("config", overrides=choices)))
     except HydraException:
         return []
 
@@ -151,7 +151,7 @@ def _value(word: str) -> str:
     return word.partition("=")[2]
 
 
-def _nearest_key(name: str, keys: list[str]) -> str:
+def nearest_key(name: str, keys: list[str]) -> str:
     """A hint for an unknown key. Slips are likeliest in a name's last part, so siblings are suggested if it has any."""
     parent, _, last = name.rpartition(".")
     if deeper := [key for key in keys if key.rpartition(".")[2] == name]:
@@ -160,11 +160,11 @@ def _nearest_key(name: str, keys: list[str]) -> str:
     return nearest(last, siblings) if siblings else nearest(name, keys)
 
 
-def _names(node: Any, before: str = "") -> list[str]:
+def key_names(node: Any, before: str = "") -> list[str]:
     """The names of all keys of nested dicts, those of the dicts among them."""
     names = []
     for name, value in node.items():
         names.append(f"{before}{name}")
         if isinstance(value, dict):
-            names += _names(value, f"{before}{name}.")
+            names += key_names(value, f"{before}{name}.")
     return names

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.compose import apply, composed, first_line
 from fedexp.config.constructors import GROUPS, PARTS
+from fedexp.config.explain import key_names, nearest_key
 from fedexp.config.schema import ADDED, Settings, check, lacking
 from fedexp.errors import ConfigError, require
 
@@ -51,6 +52,9 @@ def _change(config: DictConfig, override: Override) -> None:
     if key in _OF_THE_MACHINE:
         config[key] = composed([override.input_line])[key]
         return
+    keys = key_names(OmegaConf.to_container(config))
+    adds = override.is_add() or override.is_force_add()
+    require(adds or key in keys, key, value, f"no such key; {nearest_key(key, keys)}")
     try:
         apply(override, config)
     except HydraException as error:

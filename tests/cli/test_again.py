@@ -82,8 +82,9 @@ def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rouns=3"], "rouns=3: "),
-        (["algorithm.muu=1"], "algorithm.muu=1: "),
+        (["rouns=3"], "rouns=3: no such key; did you mean rounds?"),
+        (["epochs=3"], "epochs=3: no such key; did you mean local.epochs?"),
+        (["algorithm.muu=1"], "algorithm.muu=1: no such key; did you mean mu?"),
         (["+algorithm.muu=1"], "algorithm.muu=1: no such key; did you mean mu?"),
         (
             ["algorithm=fedcat"],
