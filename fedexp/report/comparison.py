@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 import pandas as pd
 
-from fedexp.report import curves, lines, maps
-from fedexp.report.groups import Group, by_key
+from fedexp.report import lines, table_runs
+from fedexp.report.groups import by_key
 from fedexp.report.matching import Matcher, in_words
 from fedexp.report.measured import Measured, digits, measure, number
-from fedexp.report.page import NOTHING, Entry, Page, Picture, Sheet, plural
+from fedexp.report.page import NOTHING, Curves, Entry, Page, Sheet, plural
 from fedexp.report.results import sheets
 from fedexp.report.runs import Recorded
 from fedexp.sweep.jobs import Sweep
@@ -21,10 +20,11 @@ _NEAR = 1.5  # percentage points: a measured accuracy at most this far from the 
 
 def compare(
     sweep: Sweep, runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None,
-    shorter: bool = False,
+    shorter: bool = False, earlier: Sequence[Curves] = (),
 ) -> Page:  # fmt: skip
     """The report of a table. sweep: the runs that its command line asks for; runs: those that exist; targets, baseline:
-    as in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are marked."""
+    as in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are marked. earlier: the
+    curves of pictures before it, which are not drawn again."""
     table = sweep.table
     matcher = Matcher(runs, sweep.scale, shorter, of_study=table.program is not None)
     jobs = by_key(sweep.jobs, lambda job: (job.cell.row, job.cell.column, job.reference))
@@ -39,10 +39,16 @@ def compare(
     page.lead = _lead(sweep, measured)
     page.sheets = [_sheet(table, measured), _what_was_run(table, measured), lines.sheet(table, measured)]
     page.sheets = [sheet for sheet in page.sheets if sheet.rows]
-    if groups := _groups(table, measured):
-        page.sheets += sheets(groups, targets, baseline)[0]
     page.notes = _notes(measured)
-    page.pictures = _pictures(table, measured, with_published=not sweep.scale)
+    rows = table_runs.rows_with_curves(table, measured, with_published=not sweep.scale)
+    shown = [row for row in rows if not row.is_within(earlier)]
+    if shown:
+        page.sheets += sheets(table_runs.groups(table, shown, measured), targets, baseline)[0]
+    if len(shown) < len(rows):
+        names = ", ".join(row.name for row in rows if row not in shown)
+        page.notes.append(f"{names}: the same runs are compared and drawn with an earlier table.")
+    page.pictures = list(table_runs.pictures(table, shown))
+    page.curves = [*earlier, *(row.curves for row in shown)]
     return page
 
 
@@ -163,42 +169,6 @@ def _merged(notes: list[str]) -> list[str]:
         name, _, text = note.partition(": ")
         cells.setdefault(text, []).append(name)
     return [f"{', '.join(names) if len(names) < 7 else f'{len(names)} cells'}: {text}" for text, names in cells.items()]
-
-
-def _groups(table: Table, measured: list[Measured]) -> list[Group]:
-    """The cells that were measured by runs with a curve, as groups to be compared like any runs; each by itself in a
-    line whose runs differ in protocol or data."""
-    apart = {each.place for line in lines.lines(table, measured) if not line.is_alike for each in line.cells}
-    groups = []
-    for each in filter(lambda each: each.has_curves, measured):
-        row, column = each.place
-        problem = column if table.compare == "rows" else row
-        name = each.cell.name
-        groups.append(
-            Group(
-                name, {"row": row, "column": column}, name if each.place in apart else problem, each.variant.runs, name
-            )
-        )
-    return groups
-
-
-def _pictures(table: Table, measured: list[Measured], with_published: bool) -> list[Picture]:
-    """For each row the curves, and the partition of one of its runs."""
-    pictures, looks = [], {name: own for own, name in enumerate(table.columns)}
-    for place, row in enumerate(table.rows, 1):
-        there = [each for each in measured if each.cell.row == row and each.has_curves]
-        if not there:
-            continue
-        groups = {each.cell.column: each.variant.runs for each in there}
-        final = {
-            each.cell.column: each.printed.value for each in there
-            if with_published and each.cell.measure.higher_is_better and each.printed.value is not None
-        }  # fmt: skip
-        pictures.append(curves.picture(f"accuracy_{place}", f"{row}: test accuracy", groups, final, looks, row))
-        title = f"{row}: examples of each class that each client holds"
-        shown = (maps.partition(f"partition_{place}", title, each.variant.runs[0], row) for each in there)
-        pictures += islice(filter(None, shown), 1)
-    return pictures
 
 
 def _records(table: Table, measured: list[Measured]) -> pd.DataFrame:

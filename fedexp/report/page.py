@@ -1,14 +1,16 @@
 """The parts of a report, for all output formats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 _MARKS = "<style>.best {font-weight: bold} .second {text-decoration: underline} .aside {display: block}</style>"
+Curves = Mapping[frozenset[Path], float | None]  # a picture's: each one's runs, and the published value beside it
 NOTHING = "\u2013"  # stands where there is no value
 
 
@@ -77,7 +79,8 @@ class Picture:
 
 @dataclass
 class Page:
-    """A whole report. `records`: everything in long form, for the csv."""
+    """A whole report. `records`: everything in long form, for the csv. `curves`: those of a published table's pictures,
+    and of the pictures of earlier tables."""
 
     name: str
     title: str
@@ -86,6 +89,7 @@ class Page:
     notes: list[str] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     records: pd.DataFrame = field(default_factory=pd.DataFrame)
+    curves: list[Curves] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """The page's tables, for a terminal."""

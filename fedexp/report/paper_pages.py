@@ -32,11 +32,13 @@ def paper_pages(
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composer = Composer()  # shared by the tables of a paper
             tables = [Table.read(composer([f"+table={name}"]).table) for name in names]
-            pages = [
-                compare(sweep, own, targets, baseline, shorter=True)
-                for table in tables if any(map(_may_hold(table, own), table.cells))
-                for sweep in sweeps([f"+table={table.name}"], composer, wanted=_may_hold(table, own))
-            ]  # fmt: skip
+            pages: list[Page] = []
+            for table in tables:
+                wanted = _may_hold(table, own)
+                if any(map(wanted, table.cells)):
+                    (sweep,) = sweeps([f"+table={table.name}"], composer, wanted=wanted)
+                    earlier = pages[-1].curves if pages else []
+                    pages.append(compare(sweep, own, targets, baseline, shorter=True, earlier=earlier))
         measured = [page for page in pages if page.records["measured"].notna().any()]
         if measured:
             yield _joined(paper, measured, remarks or {})
