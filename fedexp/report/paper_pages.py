@@ -85,15 +85,23 @@ def _joined(paper: str, pages: Sequence[Page], remarks: Mapping[str, str]) -> Pa
     """The pages of a paper's tables as one page, in which each part names its table."""
     name = pages[0].title.partition(",")[0]  # of "FedCat, table 1: ..."
     whole = Page(paper, f"{name}: measured beside published")
+    noted: dict[str, list[str]] = {}  # the tables by what is noted of them
     for page in pages:
         remark = " ".join(remarks.get(page.name, "").split())
         whole.lead.append(" ".join(filter(None, [f"{page.title}.", *page.lead, remark])))
         table = page.title.partition(":")[0]  # "FedCat, table 1"
         whole.sheets += [replace(sheet, title=f"{table}: {sheet.title}") for sheet in page.sheets]
-        whole.notes += [f"{table}: {note}" for note in page.notes]
+        for note in page.notes:
+            noted.setdefault(note, []).append(table)
         whole.pictures += [
             replace(each, name=f"{page.name}_{each.name}", title=f"{table}: {each.title}")
             for each in page.pictures
         ]  # fmt: skip
+    whole.notes = [f"{_together(tables)}: {note}" for note, tables in noted.items()]
     whole.records = pd.concat([page.records for page in pages], ignore_index=True)
     return whole
+
+
+def _together(tables: Sequence[str]) -> str:
+    """Tables of a paper in words: "FedCat, table 1" and "FedCat, table 3" as "FedCat, table 1 and table 3"."""
+    return " and ".join([tables[0], *(table.rpartition(", ")[2] for table in tables[1:])])
