@@ -131,8 +131,16 @@ def _entry(each: Measured, mark: str) -> Entry:
     if not math.isnan(each.std):
         main += f" ± {number(each.std, each.cell)}"
     gap = f", {each.difference:+.{digits(each.cell)}f}" if not math.isnan(each.difference) else ""
-    flags = ("*" if each.variant.said() else "") + ("†" if each.variant.diverged else "")
-    return Entry(main + flags, f"({printed}{gap})", mark)
+    return Entry(main + "".join(_flags(each)), f"({printed}{gap})", mark)
+
+
+def _flags(each: Measured) -> dict[str, str]:
+    """What is to be said beside a cell's value: each with its sign."""
+    variant = each.variant
+    rounds = f"after {variant.rounds} rounds (protocol: {each.rounds_of_protocol})"
+    diverged = f"{variant.diverged} of {len(variant.runs)} runs diverged"
+    said = {"*": variant.said(), "‡": rounds if variant.is_short else "", "†": diverged if variant.diverged else ""}
+    return {sign: text for sign, text in said.items() if text}
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -143,10 +151,7 @@ def _range(numbers: Iterable[int]) -> str:
 def _notes(measured: list[Measured]) -> list[str]:
     notes = []
     for each in measured:
-        if each.variant.said():
-            notes.append(f"* {each.cell.name}: {each.variant.said()}.")
-        if each.variant.diverged:
-            notes.append(f"† {each.cell.name}: {each.variant.diverged} of {len(each.variant.runs)} runs diverged.")
+        notes += [f"{sign} {each.cell.name}: {text}." for sign, text in _flags(each).items()]
         if unlearned := sum(run.at_chance for run in each.variant.runs):
             notes.append(f"{each.cell.name}: {unlearned} of {len(each.variant.runs)} runs ended at chance.")
         if each.others:

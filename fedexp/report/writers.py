@@ -133,7 +133,7 @@ def _tex_entry(entry: Entry) -> str:
 
 _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$\dagger$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$",
     "\u2013": "--", "\u2212": "$-$", "|": r"$|$", "<": "$<$", ">": "$>$", "\n": " ", "\r": " ",
 })  # fmt: skip
 

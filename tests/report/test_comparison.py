@@ -178,6 +178,8 @@ def test_what_the_command_line_changes_is_said_too(tmp_path):
     page = page_of(sweep, tmp_path)
     assert "local.lr=0.5 (protocol: 0.01)" in record(page, "fedcat").deviation
     assert page.sheets[1].rows[0][3].main == "7 / 1000"
+    assert entry(page, "fedcat").main == "10.00*‡" and r"10.00*$\ddagger$" in latex(page)
+    assert "‡ cifar10 dir0.1 fedcat: after 7 rounds (protocol: 1000)." in page.notes
 
 
 def test_a_run_is_read_after_as_many_rounds_as_are_asked_for(tmp_path):
