@@ -1,5 +1,6 @@
 """Grouping runs: draws of one protocol form a group, which is named by the fewest keys that tell it from the others."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -10,6 +11,7 @@ from fedexp.report.runs import Recorded, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
 _PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
+_NEARLY_ALL = 0.75  # the share of groups from which a value is the usual one
 _PREPARED = "dataset.transform."  # how examples are prepared, which changes nothing in what is to be learned
 
 Item = TypeVar("Item")
@@ -21,7 +23,8 @@ class Group:
     """Runs that differ in their draw alone. keys: the values that tell the group from the others, as text.
 
     problem: equal for groups that are ranked against each other. short: the group's name among these. more: what else
-    differs among the groups, but follows from `keys`, such as the server optimizer that only one algorithm has.
+    differs among the groups, but follows from `keys`, such as the server optimizer that only one algorithm has. usual:
+    the values of nearly all groups, which their names leave out.
     """
 
     label: str
@@ -30,6 +33,7 @@ class Group:
     runs: list[Recorded]
     short: str
     more: dict[str, str] = field(default_factory=dict)
+    usual: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -61,7 +65,8 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
     together = by_key(range(len(runs)), lambda number: tuple(texts[number][key] for key in keys))
     every = [dict(zip(keys, values)) for values in together]
     telling = _telling(every, keys)
-    return [_group(held, telling, [runs[n] for n in numbers]) for held, numbers in zip(every, together.values())]
+    usual = _usual(every, telling)
+    return [_group(held, telling, usual, [runs[n] for n in numbers]) for held, numbers in zip(every, together.values())]
 
 
 def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
@@ -74,6 +79,16 @@ def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
     return keys
 
 
+def _usual(groups: Sequence[dict[str, str]], keys: list[str]) -> dict[str, str]:
+    """The values that nearly all groups have, by key: no name tells them. What is to be learned is always told."""
+    found = {}
+    for key in keys:
+        text, count = Counter(group[key] for group in groups).most_common(1)[0]
+        if key not in (*_NAMED, *_PROBLEM) and count >= _NEARLY_ALL * len(groups):
+            found[key] = text
+    return found
+
+
 def draw(run: Recorded) -> str:
     """A run's draw of its protocol, as text."""
     return repr([run.settings.get(key) for key in DRAWS])
@@ -84,16 +99,17 @@ def draws(runs: Sequence[Recorded]) -> list[str]:
     return [key for key in DRAWS if len({repr(run.settings.get(key)) for run in runs}) > 1]
 
 
-def _group(held: dict[str, str], telling: list[str], runs: list[Recorded]) -> Group:
+def _group(held: dict[str, str], telling: list[str], usual: dict[str, str], runs: list[Recorded]) -> Group:
     keys = {key: text for key, text in held.items() if key in telling}
     more = {key: text for key, text in held.items() if key not in telling}
     last = {key: key.rpartition(".")[2] for key in keys}
     short = {key: name if [*last.values()].count(name) == 1 else key for key, name in last.items()}
-    words = {key: text if key in _NAMED else f"{short[key]}={text}" for key, text in keys.items()}
+    told = {key: text for key, text in keys.items() if usual.get(key) != text}
+    words = {key: text if key in _NAMED else f"{short[key]}={text}" for key, text in told.items()}
     name = runs[0].name("algorithm")
     problem = " ".join(word for key, word in words.items() if key in _PROBLEM)
     among = ", ".join(word for key, word in words.items() if key not in _PROBLEM)
-    return Group(", ".join(words.values()) or name, keys, problem, runs, among or name, more)
+    return Group(", ".join(words.values()) or name, keys, problem, runs, among or name, more, usual)
 
 
 def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:

@@ -137,7 +137,8 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
     for number, each, accuracy in zip(found["group"], found["draw"], found["final_accuracy"]):
         own[number][each] = accuracy
     places = {frozenset(group.keys.items()): number for number, group in reversed([*enumerate(groups)])}
-    rows = []
+    paired: list[list[Entry]] = []
+    alone: list[list[Entry]] = []
     for number, group in enumerate(groups):
         if group.keys[column] == value:
             continue
@@ -145,14 +146,17 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
         against = {} if other is None or groups[other].problem != group.problem else own[other]
         pairs = [accuracy - against[each] for each, accuracy in own[number].items() if each in against]
         pairs = [pair for pair in pairs if not math.isnan(pair)]
-        rows.append([Entry(group.label), *_difference(pairs), Entry(str(len(pairs)))])
-    if not rows:
+        row = [Entry(group.label), *_difference(pairs), Entry(str(len(pairs)))]
+        (paired if pairs else alone).append(row)
+    if not paired and not alone:
         return None
     header = ["", "points", f"{CONFIDENCE:.0%} interval", "excludes 0", "pairs"]
     caption = "Paired by seed; the interval is Student's, over pairs."
     if any(group.more for group in groups):
         caption += " What is compared may also differ in the settings listed above the tables."
-    return Sheet(f"Final accuracy less that of {baseline}", header, rows, caption)
+    if paired and alone:
+        caption += f" Left out because no run of {baseline} can be paired with them: {len(alone)}."
+    return Sheet(f"Final accuracy less that of {baseline}", header, paired or alone, caption)
 
 
 def sheets(

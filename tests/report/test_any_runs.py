@@ -229,6 +229,35 @@ def test_what_follows_from_the_algorithm_is_told_once_and_paired_all_the_same(tm
     assert found == ["moon, lr=0.02", "fedadam, lr=0.1", "fedavg, lr=0.1", "fedprox, lr=0.1", "fedadam, lr=0.02"]
 
 
+def test_names_do_not_repeat_what_nearly_all_have_in_common(tmp_path):
+    """Four of five settings do not clip gradients; the fifth says that it does."""
+    (sweep,) = asked("local.lr=0.1,0.2,0.3,0.4", f"output_root={tmp_path}")
+    (own,) = asked("local.lr=0.1", "local.max_grad_norm=1", f"output_root={tmp_path}")
+    for number, job in enumerate([*sweep.jobs, *own.jobs]):
+        leave_run(job, [0.5 + 0.01 * number])
+    page = compared(tmp_path)
+    assert labels(page) == ["lr=0.1, max_grad_norm=1.0", "lr=0.4", "lr=0.3", "lr=0.2", "lr=0.1"]
+    assert "Where a name does not tell local.max_grad_norm, it is null." in page.lead
+    assert set(page.records["local.max_grad_norm"]) == {"null", "1.0"}
+
+
+def test_settings_without_a_run_to_be_paired_with_are_counted(tmp_path):
+    """Of three partitions FedAvg ran on two; where it ran on none of them, the settings are listed without a value."""
+    (fedcat,) = asked("algorithm=fedcat", "partition=dir0.1,dir0.5,dir1.0", f"output_root={tmp_path}")
+    (fedavg,) = asked("algorithm=fedavg", "partition=dir0.1,dir0.5,iid", f"output_root={tmp_path}")
+    for job in [*fedcat.jobs, *fedavg.jobs[2:]]:
+        leave_run(job, [0.6])
+    page = compared(tmp_path)
+    sheet = page.sheets[titled(page, "Final accuracy less that of fedavg")]
+    assert [row[1].main for row in sheet.rows] == [NOTHING] * 3 and "Left out" not in sheet.caption
+    for job in fedavg.jobs[:2]:
+        leave_run(job, [0.5])
+    page = compared(tmp_path)
+    sheet = page.sheets[titled(page, "Final accuracy less that of fedavg")]
+    assert {row[0].main: row[1].main for row in sheet.rows} == {"dir0.1, fedcat": "+10.00", "dir0.5, fedcat": "+10.00"}
+    assert sheet.caption.endswith(" Left out because no run of fedavg can be paired with them: 1.")
+
+
 def test_keys_that_vary_alike_are_told_in_one_sentence(tmp_path):
     """Two protocols differ in many keys at once, also in how pictures are prepared: names need none of these."""
     one = ["algorithm=fedavg,fedcat", "clients=100"]
