@@ -80,11 +80,11 @@ def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
 
 
 def _usual(groups: Sequence[dict[str, str]], keys: list[str]) -> dict[str, str]:
-    """The values that nearly all groups have, by key: no name tells them. What is to be learned is always told."""
+    """The values that nearly all groups have, by key: no name tells them. The options of groups are always told."""
     found = {}
     for key in keys:
         text, count = Counter(group[key] for group in groups).most_common(1)[0]
-        if key not in (*_NAMED, *_PROBLEM) and count >= _NEARLY_ALL * len(groups):
+        if key not in _NAMED and count >= _NEARLY_ALL * len(groups):
             found[key] = text
     return found
 
