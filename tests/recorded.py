@@ -25,6 +25,7 @@ def leave_run(job, accuracies, status="finished", root=None, columns=None, **cha
     ]  # fmt: skip
     folder.write_metrics(rows)
     totals = {name: rows[-1][name] for name in ("bytes_up", "bytes_down", "seconds")}
-    found = {"final_accuracy": accuracies[-1], "best_accuracy": max(accuracies), "fingerprint": folder.fingerprint}
-    folder.write_result({"status": status, "rounds": config.rounds, **found, **totals})
+    found = {"final_accuracy": accuracies[-1], "best_accuracy": max(accuracies), "emd": 0.0}
+    told = {"status": status, "rounds": config.rounds, "fingerprint": folder.fingerprint}
+    folder.write_result({**told, **found, **totals})
     return folder.path

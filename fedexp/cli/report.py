@@ -39,7 +39,7 @@ from fedexp.report.dashboard import dashboard
 from fedexp.report.page import Page
 from fedexp.report.paper_pages import paper_pages, read_remarks
 from fedexp.report.runs import read
-from fedexp.report.writers import terminal, write
+from fedexp.report.writers import beside, terminal, write
 from fedexp.sweep.jobs import sweeps
 
 _OWN = ("baseline=", "target=")  # words for the report, not for its runs
@@ -100,8 +100,7 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
     require(not rest, "", " ".join(rest), right)
     runs, remarks = read(*folders), read_remarks(folders[0])
     require(bool(runs), "", " ".join(map(str, folders)), "no runs there")
-    first = folders[0].parent if (folders[0] / "config.yaml").exists() else folders[0]
-    reports, pages = to or first / "reports", by_data_set(runs, **asked)
+    reports, pages = to or beside(folders[0]), by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
     # The baseline asked for need not be in a paper's tables.

@@ -36,6 +36,11 @@ def write(page: Page, to: Path) -> str:
     return f"{to}/{page.name}.{{{','.join(texts)}}}{pictures}"
 
 
+def beside(folder: Path) -> Path:
+    """The folder for reports on the runs in `folder`, or on the run that it is."""
+    return (folder.parent if (folder / "config.yaml").exists() else folder) / "reports"
+
+
 def save(figure: Figure, to: Path, name: str) -> list[Path]:
     """Save a figure as png and pdf; returns the files."""
     paths = [to / f"{name}.{kind}" for kind in ("png", "pdf")]

@@ -1,12 +1,10 @@
-"""The figures of Zhao et al. (2018) from the folders of finished runs: `python -m fedexp.report.zhao outputs/`.
+"""The figures of Zhao et al. (2018) from the folders of finished runs: `python -m fedexp figures`.
 
 Only draws of one protocol (seeds, distributions) are averaged, each once. Runs that differ in any other key
 that can change a result get lines of their own, named by the keys in which they differ; so do algorithms that
 are not in the paper.
 """
 
-import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,9 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedexp.record.status import Status
-from fedexp.record.terminal import log_to_terminal
 from fedexp.report.runs import Recorded, differing, distinct, protocol, read, said
-from fedexp.report.writers import save
 
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"
@@ -223,33 +219,3 @@ def _panels(runs: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], **la
 
 def _divergence_label(synchronisation: int) -> str:
     return f"weight divergence after {synchronisation} synchronisation" + "s" * (synchronisation > 1)
-
-
-def main(words: list[str] | None = None) -> int:
-    """Draw the figures for which there are runs, and name the others. Exit code 2 if there are no runs at all."""
-    parser = argparse.ArgumentParser(prog="python -m fedexp.report.zhao", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="run folders, or folders that hold them")
-    parser.add_argument("--to", type=Path, default=Path("outputs/reports/zhao2018"), help="where the figures go")
-    parser.add_argument(
-        "--synchronisation", type=int, default=1, metavar="ROUND", help="the round after which divergence is drawn (1)"
-    )
-    chosen = parser.parse_args(words)
-    if chosen.synchronisation < 1:
-        parser.error(f"--synchronisation={chosen.synchronisation}: must be at least 1")
-    log_to_terminal()
-    runs = read_runs(chosen.folders)
-    if runs.empty:
-        print(f"fedexp.report.zhao: no finished runs below {', '.join(map(str, chosen.folders))}", file=sys.stderr)
-        return 2
-    for name, draw in figures(chosen.synchronisation).items():
-        figure = draw(runs)
-        if figure is None:
-            print(f"{name}: no runs for it")
-            continue
-        chosen.to.mkdir(parents=True, exist_ok=True)
-        print(*save(figure, chosen.to, name), sep="\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

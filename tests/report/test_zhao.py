@@ -292,26 +292,3 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
         "pre-trained non-IID(1), algorithm.pretraining_epochs=5",
         "pre-trained non-IID(1), algorithm.pretraining_epochs=9",
     }  # fmt: skip
-
-
-def test_the_command_writes_what_the_runs_allow(runs, tmp_path, capsys):
-    assert zhao.main([str(tmp_path), "--to", str(tmp_path / "figures")]) == 0
-    assert {file.stem for file in (tmp_path / "figures").glob("*.png")} == set(zhao.figures())
-    single = next(folder for folder in runs[runs.algorithm == "centralized"].folder)
-    assert zhao.main([str(single), "--to", str(tmp_path / "few")]) == 0
-    assert [file.stem for file in (tmp_path / "few").glob("*.png")] == ["accuracy_over_rounds"]
-    assert "boxes_at_emd: no runs for it" in capsys.readouterr().out
-    assert zhao.main([str(tmp_path / "few")]) == 2
-
-
-def test_divergence_after_another_synchronisation(tmp_path, capsys):
-    for target in (0.0, 1.44):
-        make(tmp_path, emd(target, 0), 0.5, divergence=0.1, emd=target, after=2)
-    words = [str(tmp_path), "--to", str(tmp_path / "figures"), "--synchronisation"]
-    assert zhao.main([*words, "2"]) == 0
-    assert "divergence_against_emd_2" in {file.stem for file in (tmp_path / "figures").glob("*.png")}
-    assert zhao.main([*words, "1"]) == 0
-    assert "divergence_against_emd: no runs for it" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        zhao.main([*words, "0"])
-    assert "--synchronisation=0: must be at least 1" in capsys.readouterr().err
