@@ -66,7 +66,7 @@ def built(*words):
         (["partition.alpha=${nosuch}"], ["partition.alpha=${nosuch}", "key 'nosuch' not found"]),
         (
             ["algorithm=fedconcat_id", "algorithm.clustering.random_inputs=1000000000"],
-            ["algorithm.clustering.random_inputs=1000000000", "1e+06"],
+            ["algorithm.clustering.random_inputs=1000000000", "1,000,000"],
         ),
         (["local.lr=${clients.x}"], ["local.lr=", "clients"]),
         (["local.lr=${oc.env:FEDEXP_NOSUCH}"], ["local.lr=${oc.env:FEDEXP_NOSUCH}", "not found"]),

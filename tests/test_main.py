@@ -88,7 +88,7 @@ BAD = [
     (["model.hidden=1000000000000"], ["model=mcmahan_cnn: cannot be built of its keys"]),
     (["clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
     (["partition=shards2", "clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
-    (["local.epochs=10000000000"], ["local.epochs=10000000000: must be in [1, 1e+09]"]),
+    (["local.epochs=10000000000"], ["local.epochs=10000000000: must be from 1 to 1,000,000,000"]),
     (["local.epochs=1000000000", "hardware.engine=vectorized"], ["local.epochs=1000000000: must make at most 1000000"]),
     (
         ["model=lstm", "partition=${nosuch}"],
@@ -347,7 +347,7 @@ def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
     assert "clients_per_round=4 K, the cohort that trains in a round (at least 1)" in said
     assert "local.optimizer=sgd sgd or adam; fresh every round" in said
     assert "algorithm.epsilon=0.5 probability that a group's least used device is drawn; " in said
-    assert "not given in the paper (in [0, 1]) algorithm.cycles_per_grouping=1" in said, "a comment that goes on below"
+    assert "not given in the paper (from 0 to 1) algorithm.cycles_per_grouping=1" in said, "a comment that goes on below"
     assert "dataset.transform.pad_mode=constant how: constant (zeros), reflect, replicate, circular dataset." in said
     assert all(f"fedexp {program} " in said for program in PROGRAMS)
     assert "+table cadis_1, " in said and "+scale quick" in said and "algorithm fedcat, apfl, cadis, " in said

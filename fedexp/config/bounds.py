@@ -37,6 +37,8 @@ class Within(Bound):
     def words(self) -> str:
         if self.high == math.inf:
             return f"{'above' if self.open_below else 'at least'} {self.low:g}"
+        if not (self.open_below or self.open_above):
+            return f"from {self.low:g} to {self.high:,.12g}"
         return f"in {'(' if self.open_below else '['}{self.low:g}, {self.high:g}{')' if self.open_above else ']'}"
 
     def holds(self, value: Any) -> bool:
