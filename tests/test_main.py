@@ -347,7 +347,7 @@ def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
     assert "clients_per_round=4 K, the cohort that trains in a round (at least 1)" in said
     assert "local.optimizer=sgd sgd or adam; fresh every round" in said
     assert "algorithm.epsilon=0.5 probability that a group's least used device is drawn; " in said
-    assert "not given in the paper (from 0 to 1) algorithm.cycles_per_grouping=1" in said, "a comment that goes on below"
+    assert "not given in the paper (from 0 to 1) algorithm.cycles_per_grouping=1" in said  # the comment's second line
     assert "dataset.transform.pad_mode=constant how: constant (zeros), reflect, replicate, circular dataset." in said
     assert all(f"fedexp {program} " in said for program in PROGRAMS)
     assert "+table cadis_1, " in said and "+scale quick" in said and "algorithm fedcat, apfl, cadis, " in said
