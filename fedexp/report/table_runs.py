@@ -5,6 +5,7 @@ The same runs can stand behind several rows, of one table or of several tables o
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 from fedexp.report import curves, lines, maps
 from fedexp.report.groups import Group
@@ -32,11 +33,14 @@ class Row:
         }  # fmt: skip
 
     @property
+    def runs(self) -> dict[str, frozenset[Path]]:
+        """The folders of the runs by column."""
+        return {each.cell.column: frozenset(run.path for run in each.variant.runs) for each in self.cells}
+
+    @property
     def curves(self) -> Curves:
         """What its picture shows."""
-        return {
-            frozenset(run.path for run in each.variant.runs): self.final.get(each.cell.column) for each in self.cells
-        }
+        return {runs: self.final.get(column) for column, runs in self.runs.items()}
 
     def is_within(self, others: Sequence[Curves]) -> bool:
         """Whether all of its curves stand together in another picture, beside the same published values."""
@@ -53,7 +57,7 @@ def rows_with_curves(table: Table, measured: list[Measured], with_published: boo
             continue
         row = Row(number, name, cells, with_published)
         for place, other in enumerate(found):
-            if row.curves == other.curves:
+            if (row.runs, row.final) == (other.runs, other.final):
                 found[place] = replace(other, name=f"{other.name}, {name}")
                 break
         else:
