@@ -3,13 +3,15 @@
     python -m fedexp figures outputs/                      those for which there are runs
     python -m fedexp figures outputs/ synchronisation=5    divergence after round 5 instead of round 1
 
-accuracy_over_rounds      figures 1 and 8: SGD, and FedAvg on IID data and on the two extremes
-divergence_by_layer       figure 2, of runs with reference=centralized
-divergence_against_emd    figure 4, of such runs with partition=emd
-accuracy_against_emd      figure 5a; boxes_at_emd: 5b
-accuracy_against_beta     figure 7a, of algorithm=data_sharing; accuracy_against_alpha: 7b
+accuracy_over_rounds      figures 1 and 8: SGD, and FedAvg with partition=iid, shards2 and shards1
+divergence_by_layer       figure 2: the same partitions, in runs with reference=centralized
+divergence_against_emd    figure 4: partition=emd, in runs with reference=centralized
+accuracy_against_emd      figure 5a: partition=emd with several targets
+boxes_at_emd              figure 5b: partition=emd with target 1.44 and several distributions
+accuracy_against_beta     figure 7a: algorithm=data_sharing that trains from scratch with all shared examples
+accuracy_against_alpha    figure 7b: algorithm=data_sharing that starts from the warm-up model
 
---to FOLDER    the folder for the files, each as png and pdf; by default OUTPUT_ROOT/reports/zhao2018
+--to FOLDER    the folder for the files, each as png and pdf; by default reports/zhao2018 beside the runs
 """
 
 import argparse

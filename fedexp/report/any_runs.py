@@ -36,7 +36,7 @@ def compare_runs(
     page.lead = [
         f"Runs that differ in {together} alone share a line: mean ± standard deviation of those that are complete. "
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else."),
-        *(f"Where a name does not tell {key}, it is {value}." for key, value in groups[0].usual.items()),
+        *(f"Names leave out {key} where it is {value}." for key, value in groups[0].usual.items()),
         *_left_out(groups),
     ]
     page.sheets, found = sheets(groups, targets, baseline)

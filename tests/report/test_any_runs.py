@@ -237,7 +237,7 @@ def test_names_do_not_repeat_what_nearly_all_have_in_common(tmp_path):
         leave_run(job, [0.5 + 0.01 * number])
     page = compared(tmp_path)
     assert labels(page) == ["lr=0.1, max_grad_norm=1.0", "lr=0.4", "lr=0.3", "lr=0.2", "lr=0.1"]
-    assert "Where a name does not tell local.max_grad_norm, it is null." in page.lead
+    assert "Names leave out local.max_grad_norm where it is null." in page.lead
     assert set(page.records["local.max_grad_norm"]) == {"null", "1.0"}
 
 

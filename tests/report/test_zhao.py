@@ -8,6 +8,7 @@ import pytest
 import yaml
 from matplotlib.colors import to_rgb
 
+from fedexp.cli import carry_out
 from fedexp.report import zhao
 
 LOCAL = {
@@ -292,3 +293,12 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
         "pre-trained non-IID(1), algorithm.pretraining_epochs=5",
         "pre-trained non-IID(1), algorithm.pretraining_epochs=9",
     }  # fmt: skip
+
+
+def test_the_command_writes_every_figure_that_the_runs_allow(runs, tmp_path):
+    assert carry_out("figures", [str(tmp_path), "--to", str(tmp_path / "figures")]) == 0
+    assert {file.stem for file in (tmp_path / "figures").glob("*.png")} == set(zhao.figures())
+    single = next(folder for folder in runs[runs.algorithm == "centralized"].folder)
+    assert carry_out("figures", [str(single), "--to", str(tmp_path / "few")]) == 0
+    assert [file.stem for file in (tmp_path / "few").glob("*.png")] == ["accuracy_over_rounds"]
+    assert carry_out("figures", [str(tmp_path / "few")]) == 2
