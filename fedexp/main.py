@@ -26,7 +26,7 @@ from fedexp.config.constructors import GROUPS
 from fedexp.config.explain import exit_code, say
 from fedexp.config.loader import fewer_maps
 from fedexp.config.schema import check
-from fedexp.config.words import PROGRAMS, in_order
+from fedexp.config.words import PROGRAMS, in_order, of_dry_run
 from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
 from fedexp.record.folder import RunFolder
 from fedexp.record.result import value
@@ -54,8 +54,7 @@ def main() -> None:
     if {"--help", "-h"} & {*words}:
         sys.exit(exit_code(lambda words: usage(words, PROGRAMS), words))
     if _is_dry(words):
-        overrides = [word for word in words if "=" in word and not word.startswith("-")]
-        sys.exit(exit_code(dry_run, overrides))
+        sys.exit(exit_code(lambda words: dry_run(of_dry_run(words)), words))
     FedexpSweeper.closing = staticmethod(compare)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors then reach us as raised; we report them in one line
     if code := exit_code(_hydra, lists(_for_every_cell(words))):

@@ -96,6 +96,7 @@ BAD = [
     ),
     (["hydra/launcher=nosuch"], ["hydra/launcher=nosuch: no such option; known: basic"]),
     (["~dataset"], ["~dataset=: cannot be left out; choose an option: dataset=NAME"]),
+    (["~hydra/launcher"], ["~hydra/launcher=: cannot be left out; choose an option: hydra/launcher=NAME"]),
     (["~measures"], ["measures=null: must be given"]),
     (["~partition.holdout"], ["partition.holdout=null: must be in [0, 1)"]),
     (["seed=interval(0,1)"], ["seed=interval(0,1)", "requires --multirun"]),

@@ -47,6 +47,16 @@ def in_order(words: Sequence[str]) -> list[str]:
     return [*flags, *overrides]
 
 
+def of_dry_run(words: Sequence[str]) -> list[str]:
+    """The overrides among a dry run's words. Raises ConfigError for a flag that Hydra does not have, or for another
+    folder of configs, where a dry run does not look."""
+    given = parsed(get_args_parser(), [word for word in words if word != "--dry-run"])
+    for flag in ("config_dir", "config_path", "config_name"):
+        value = getattr(given, flag)
+        require(value is None, "--" + flag.replace("_", "-"), value, "cannot be told to a dry run; leave it out")
+    return list(given.overrides)
+
+
 def check_words(words: Sequence[str]) -> None:
     """Raise ConfigError for words that cannot be overrides, and for choices that name no option of their group."""
     for word in words:
@@ -65,12 +75,15 @@ def check_words(words: Sequence[str]) -> None:
 
 def _check_choice(group: str, given: str, option: str) -> None:
     """Raise ConfigError for `algorithm=null`, `algorithm=3` or `algorithm=[a,b]`, which name no option and for which
-    Hydra would show a traceback; and for `~algorithm`, since other choices depend on the group.
+    Hydra would show a traceback; and for `~algorithm` and `~hydra/launcher`, since other choices and Hydra itself
+    depend on the group.
     """
     folder = CONF / group.lstrip("~").partition("@")[0]
-    if not group.lstrip("~") or not os.path.isdir(folder):  # False for a name that no path can have, too
+    known_group = bool(group.lstrip("~")) and os.path.isdir(folder)  # False for a name that no path can have, too
+    left_out = group.startswith("~hydra/") or (known_group and group.startswith("~"))
+    require(not left_out, group, option, f"cannot be left out; choose an option: {group[1:]}=NAME")
+    if not known_group:
         return
-    require(not group.startswith("~"), group, option, f"cannot be left out; choose an option: {group[1:]}=NAME")
     if not given:
         return
     if _NO_NAME.fullmatch(option) or option[:1] in ("[", "{"):

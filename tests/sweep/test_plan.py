@@ -109,6 +109,26 @@ def test_a_dry_run_lists_and_begins_nothing(monkeypatch, capsys, tmp_path, words
     assert "round=1: no such key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("~algorithm", "~algorithm=: cannot be left out; choose an option: algorithm=NAME"),
+        ("fedavg", "fedavg: must be KEY=VALUE"),
+        ("--nosuch", "unrecognized arguments: --nosuch"),
+        ("--config-dir=/tmp", "--config-dir=/tmp: cannot be told to a dry run"),
+    ],
+)
+def test_a_dry_run_leaves_out_no_word(monkeypatch, capsys, tmp_path, word, said):
+    assert run(monkeypatch, tmp_path, "--dry-run", "-m", "seed=0,1", word) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["nosuch", "rounds"])
+def test_a_dry_run_deletes_a_key_as_a_run_does(monkeypatch, capsys, tmp_path, key):
+    assert run(monkeypatch, tmp_path, "--dry-run", "-m", "seed=0,1", f"~{key}") == 0
+    assert "done: 0, to do: 0, refused: 2" in capsys.readouterr().out
+
+
 def test_a_large_sweep_says_how_many_of_its_runs_are_composed(capsys):
     few, many, quick = Composing(seconds=0), Composing(seconds=0), Composing(seconds=1000)
     few(99)
