@@ -87,6 +87,10 @@ BAD = [
     (["model.hidden=1e22"], ["model.hidden=1e+22"]),
     (["model.hidden=1000000000000"], ["model=mcmahan_cnn: cannot be built of its keys"]),
     (["clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
+    (
+        ["dataset=made", "dataset.train=60", "dataset.test=20", "dataset.classes=1000000000"],
+        ["dataset.classes=1000000000: must be at most 80, one for each example"],
+    ),
     (["partition=shards2", "clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
     (["local.epochs=10000000000"], ["local.epochs=10000000000: must be from 1 to 1,000,000,000"]),
     (["local.epochs=1000000000", "hardware.engine=vectorized"], ["local.epochs=1000000000: must make at most 1000000"]),
@@ -144,6 +148,14 @@ def test_a_place_that_cannot_be_written_to_is_said(monkeypatch, capfd, tmp_path,
     assert run(monkeypatch, tmp_path, *flags, f"output_root={tmp_path}/file") == 2
     output = "".join(capfd.readouterr())
     assert f"output_root={tmp_path}/file: cannot be written to" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("flags", [[], ["-m", "seed=0,1"], ["-m", "seed=0,1", "--dry-run"]])
+def test_a_place_that_cannot_be_read_is_said(monkeypatch, capfd, tmp_path, flags):
+    assert run(monkeypatch, tmp_path, *flags, "output_root=" + "x" * 300) == 2
+    output = "".join(capfd.readouterr())
+    assert "(300 characters): cannot be " in output and "File name too long" in output
     assert "Traceback" not in output
 
 

@@ -15,6 +15,7 @@ accuracy_against_alpha    figure 7b: algorithm=data_sharing that starts from the
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from fedexp.config.words import parsed
@@ -31,9 +32,9 @@ def main(words: list[str]) -> None:
     parser.add_argument("words", nargs="+", metavar="FOLDER or synchronisation=ROUND")
     parser.add_argument("--to", type=Path, metavar="FOLDER")
     chosen = parsed(parser, words)
-    folders = [Path(word) for word in chosen.words if Path(word).is_dir()]
+    folders = [Path(word) for word in chosen.words if os.path.isdir(word)]
     synchronisation = 1
-    for word in (word for word in chosen.words if not Path(word).is_dir()):
+    for word in (word for word in chosen.words if not os.path.isdir(word)):
         key, given, value = word.partition("=")
         require(bool(given) and key == "synchronisation", "", word, "is neither a folder nor synchronisation=ROUND")
         require(value.isdecimal() and int(value) > 0, key, value, "must be the number of a round, from 1")

@@ -20,6 +20,7 @@ The files: text (md), tables for a paper (tex), one line per run (csv), an inter
 
 import argparse
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,8 +66,8 @@ def main(words: list[str]) -> None:
     parser.add_argument("--to", type=Path, metavar="FOLDER")
     parser.add_argument("--dashboard", action="store_true")
     chosen = parsed(parser, words)
-    folders = [Path(word) for word in chosen.words if Path(word).is_dir()]
-    overrides = [word for word in chosen.words if not Path(word).is_dir()]
+    folders = [Path(word) for word in chosen.words if os.path.isdir(word)]
+    overrides = [word for word in chosen.words if not os.path.isdir(word)]
     for word in overrides:
         require("=" in word, "", word, "is neither a folder that is there nor an override like table=fedcat_1")
     own = dict(word.split("=", 1) for word in overrides if word.startswith(_OWN))

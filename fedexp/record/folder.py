@@ -43,12 +43,15 @@ class RunFolder:
 
     def __init__(self, config: Mapping[Any, Any], known: str | None = None, folders: Folders | None = None) -> None:
         """known: the config's fingerprint; folders: what `Folders` has found. Both save time where there are thousands
-        of runs, as it does to give their configs as plain values."""
+        of runs, as it does to give their configs as plain values. Raises ConfigError if output_root cannot be read."""
         self.config = config
         self.fingerprint = fingerprint(config) if known is None else known
         root = Path(config["output_root"]).expanduser()
         places = Folders() if folders is None else folders
-        found = places[root].get(self.fingerprint)
+        try:
+            found = places[root].get(self.fingerprint)
+        except OSError as error:  # no permission, or a name that is too long
+            raise ConfigError("output_root", config["output_root"], f"cannot be read ({error.strerror})") from error
         self.path = root / f"{readable(config)}-{self.fingerprint}" if found is None else found
         self.checkpoint = Checkpoint(self.path, self.fingerprint)
         self._lock, self._created = FileLock(self.path / ".lock"), False

@@ -18,6 +18,7 @@ import yaml
 
 from fedexp.config.fingerprint import DRAWS, data_used, effective
 from fedexp.config.schema import ADDED, flat, lacking
+from fedexp.errors import ConfigError
 from fedexp.record.result import ends, first_rounds, read_rows
 from fedexp.record.status import DONE, Status
 
@@ -189,15 +190,18 @@ class Recorded:
 
 def read(*places: Path) -> list[Recorded]:
     """The run in each folder, or all runs in folders below it, each once. Folders that are no runs are left out, with a
-    warning.
+    warning. Raises ConfigError for a place that no folder can have.
 
     Files are read as they are: their interpolations are not resolved, and no module is imported because they name it.
     """
     found: dict[Path, Path] = {}
     for place in places:
         own = place / "config.yaml"
-        for path in [own] if own.exists() else sorted(place.glob("*/config.yaml")):
-            found.setdefault(path.resolve(), path)
+        try:
+            for path in [own] if own.exists() else sorted(place.glob("*/config.yaml")):
+                found.setdefault(path.resolve(), path)
+        except OSError as error:  # a name that is too long
+            raise ConfigError("", str(place), f"cannot be read ({error.strerror})") from error
     runs = []
     for path in found.values():
         try:

@@ -104,8 +104,14 @@ def _values(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
         maybe = MAYBE if key != "dataset.download" else []  # it would only wait for a network
         if key.endswith(("rounds", "epochs", "steps")):
             maybe = [each for each in maybe if each != "1000000000"]  # that much training can be asked for
+        named = "" if _is_own(words) else key
         for bad in dict.fromkeys([*surely, *maybe]):
-            yield Line([*words, f"{key}={bad}"], key, bad in surely)
+            yield Line([*words, f"{key}={bad}"], named, bad in surely)
+
+
+def _is_own(words: list[str]) -> bool:
+    """Whether a part is one of the user's own: no class is named yet, and that may be said first."""
+    return any(word.endswith("=own") for word in words)
 
 
 def _groups() -> Iterator[Line]:
@@ -123,8 +129,7 @@ def _groups() -> Iterator[Line]:
 
 def _sigils(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
     for key, value, words in keys:
-        own = any(word.endswith("=own") for word in words)  # no class is named yet, so that comes first
-        unknown = "" if own else f"{key}x"
+        unknown = "" if _is_own(words) else f"{key}x"
         yield Line([*words, key], key, True)
         yield Line([*words, f"+{key}x=1"], unknown, True)
         yield Line([*words, f"{key}x=1"], unknown, True)

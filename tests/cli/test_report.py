@@ -119,6 +119,8 @@ def test_the_command_reports_a_table(tmp_path, capsys):
     ("words", "said"),
     [
         (["nowhere/at/all"], "neither a folder"),
+        (["x" * 300], "(300 characters): is neither a folder"),
+        (["table=fedcat_1", "output_root=" + "x" * 300], "(300 characters): cannot be read (File name too long)"),
         (["table=fedcat_9"], "fedcat_9"),
         (["rounds=3"], "fedexp: rounds=3: name a table"),
         (["target=0.8"], "fedexp: name a table"),
