@@ -14,7 +14,8 @@ def made(
     the number of different tokens, is given, texts of `shape` (length)."""
     for key, value in {"classes": classes, "train": train, "test": test, "tokens": tokens}.items():
         require(value is None or value >= 1, f"dataset.{key}", value, "must be at least 1")
-    require(classes <= train + test, "dataset.classes", classes, f"must be at most {train + test}, one for each example")
+    most = train + test
+    require(classes <= most, "dataset.classes", classes, f"must be at most {most}, one for each example")
     dimensions, right = (3, "[channels, height, width]") if tokens is None else (1, "[length]")
     fits = len(shape) == dimensions and min(shape) >= 1
     require(fits, "dataset.shape", shape, f"must be {right}, from 1")
