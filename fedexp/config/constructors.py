@@ -79,12 +79,14 @@ def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> Non
 
 
 def constructor(group: str, target: str | None) -> Any:
-    """The class or function that a group names. Raises ConfigError if there is none, or it cannot be imported."""
+    """The class or function that a group names. Raises ConfigError if there is none, it cannot be imported, or it does
+    not tell what arguments it takes."""
     require(target is not None, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
     found = located(f"{group}._target_", target)
     require(callable(found), f"{group}._target_", target, f"is a {type(found).__name__}, not a class or function")
     right = "is a function; an algorithm is a class, a subclass of fedexp.algorithms.fedavg.FedAvg"
     require(group != "algorithm" or isinstance(found, type), f"{group}._target_", target, right)
+    _parameters(group, found)
     return found
 
 

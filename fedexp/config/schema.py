@@ -120,15 +120,21 @@ OmegaConf.register_new_resolver("called", called, replace=True)
 
 def check(config: DictConfig) -> None:
     """Raise ConfigError for any value or combination that cannot work on this machine, before anything is built."""
+    plain = resolved(config)
+    check_resolved(plain)
+    Hardware(**plain["hardware"]).check_machine()
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """The config as plain values. Raises ConfigError for keys that are not those of the schema, and for a value that
+    refers to a key that is not there."""
     written = _plain(config, resolve=False)
-    check_plain_keys(written)
+    check_plain_keys(written)  # first: a key that the schema lacks may not resolve
     try:
-        plain = _plain(config, resolve=True)
+        return _plain(config, resolve=True)
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0].split("resolving interpolation: ")[-1]
         raise ConfigError(*_unresolved(written, error, reason), reason) from error
-    check_resolved(plain)
-    Hardware(**plain["hardware"]).check_machine()
 
 
 def check_resolved(plain: dict[str, Any]) -> None:
@@ -176,7 +182,7 @@ def _plain(config: DictConfig, resolve: bool) -> dict[str, Any]:
 
 def check_plain_keys(config: dict[str, Any], schema: type = Settings, before: str = "") -> None:
     """Raise ConfigError for a key that the schema lacks (+ and ++ can add one, but nothing would read it), and for a
-    key of the schema that has been removed (~).
+    key of the schema that has been removed (~) or has no value (???).
 
     The keys within groups depend on their constructors: see check_arguments.
     """
@@ -184,6 +190,7 @@ def check_plain_keys(config: dict[str, Any], schema: type = Settings, before: st
     for name, value in config.items():
         if name not in known:
             raise ConfigError(f"{before}{name}", value, f"no such key; {nearest(str(name), known)}")
+        require(value != MISSING, f"{before}{name}", None, "must be given")
         if is_dataclass(known[name]) and isinstance(value, dict):
             check_plain_keys(value, known[name], f"{before}{name}.")
     for name in known:

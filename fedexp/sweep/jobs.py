@@ -12,13 +12,13 @@ from math import prod
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.compose import Composer, NoConfig, lists, word
 from fedexp.config.constructors import GIVEN, GROUPS, PARTS, check_names
 from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint
-from fedexp.config.schema import check_plain_keys, check_resolved
+from fedexp.config.schema import check_plain_keys, check_resolved, resolved
 from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
 from fedexp.sweep.table import Cell, Table
@@ -177,10 +177,7 @@ def _plain(compose: Composer, words: list[str]) -> dict[str, Any]:
     """The config of these words as plain values, which are not to be changed."""
     plain: Any = compose.plain(words)
     if plain is None:
-        config = compose(words)
-        written: Any = OmegaConf.to_container(config)
-        check_plain_keys(written)  # first: a key that the schema lacks may not resolve
-        plain = OmegaConf.to_container(config, resolve=True)
+        plain = resolved(compose(words))
     check_plain_keys(plain)
     return plain
 

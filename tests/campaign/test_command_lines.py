@@ -1,4 +1,5 @@
-"""Bad command lines by the thousand, in this process: each ends at once in one line that says what is wrong."""
+"""Bad command lines by the thousand, in this process: each ends at once in one line that says what is wrong; a dry run
+says it in its list of runs, or ends in such a line."""
 
 import importlib
 import pkgutil
@@ -61,3 +62,20 @@ def test_a_bad_command_line_ends_in_one_line(monkeypatch, capfd, tmp_path, draw,
     for line in some(150 if part else 4, draw, every_option=part > 0):
         end = attempt(monkeypatch, capfd, tmp_path / "out", line.words)
         tally("bad command lines", line.words, wrong(line, *end), end[1].err[-500:])
+
+
+def missed(line, code, said):
+    """What is wrong with the end of a bad line's dry run; None for one that lists the run as refused, or refuses it."""
+    if code not in (0, 2):
+        return f"ended with {code!r}"
+    if code == 2:
+        return None if said.err.startswith("fedexp: ") and len(said.err.splitlines()) == 1 else "ended in many lines"
+    several = line.words[-1].endswith(("=1,2", "choice(1,2)", "choice(none,x)"))  # in a sweep it stands for runs
+    return "was accepted" if line.sure and not several and "refused: 1" not in said.out else None
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 4))])
+def test_a_dry_run_tells_a_bad_command_line(monkeypatch, capfd, tmp_path, draw, tally, part):
+    for line in some(150 if part else 4, draw, every_option=part > 0):
+        code, said, _ = attempt(monkeypatch, capfd, tmp_path / "out", [*line.words, "--dry-run"])
+        tally("bad dry runs", line.words, missed(line, code, said), said.err[-500:])

@@ -52,6 +52,21 @@ def test_a_run_whose_values_cannot_work_is_refused_and_shares_its_run_with_none(
     assert len(others) == 2
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("evaluate=???", "evaluate=null: must be given"),
+        ("measures=???", "measures=null: must be given"),
+        ("output_root=???", "output_root=null: must be given"),
+        ("model.pretrained=${nosuch}", "model.pretrained=${nosuch}: Interpolation key 'nosuch' not found"),
+        ("dataset.transform._target_=builtins.dict", "dataset.transform._target_=dict: does not tell what arguments"),
+    ],
+)
+def test_a_value_that_makes_no_config_is_listed_with_its_key(word, said):
+    (found,) = asked("seed=0,1", word)
+    assert all(run.state.startswith(f"refused: {said}") for run in planned(found))
+
+
 def test_runs_for_a_gpu_are_not_refused_where_they_are_composed(tmp_path):
     """A launcher may carry them out on a machine that has one."""
     (found,) = asked("hardware=gpu", "seed=0,1", f"output_root={tmp_path}")
