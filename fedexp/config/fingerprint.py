@@ -98,7 +98,7 @@ def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
 def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -> Plain:
     """A constructor and its arguments, those within it likewise."""
     given = {key: value for key, value in node.items() if key not in ("name", "_target_")}
-    target, defaults = find(group, node["_target_"]), dict(OF_FEDEXP.get(group, {}))
+    target, defaults = find(group, node.get("_target_")), dict(OF_FEDEXP.get(group, {}))
     if target is not None:
         own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
         defaults, given = {**defaults, **own}, _typed_values(target, given)

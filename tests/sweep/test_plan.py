@@ -59,6 +59,7 @@ def test_a_run_whose_values_cannot_work_is_refused_and_shares_its_run_with_none(
         ("measures=???", "measures=null: must be given"),
         ("output_root=???", "output_root=null: must be given"),
         ("model.pretrained=${nosuch}", "model.pretrained=${nosuch}: Interpolation key 'nosuch' not found"),
+        ("~selection._target_", "selection._target_=null: must name a class or function"),
         ("dataset.transform._target_=builtins.dict", "dataset.transform._target_=dict: does not tell what arguments"),
     ],
 )
