@@ -131,6 +131,7 @@ def test_the_command_reports_a_table(tmp_path, capsys):
         (["table=fedcat_1", "table.seeds=[]"], "table.seeds=[]: must name at least one"),
         (["table=fedcat_3", "--to", __file__], f"to={__file__}: cannot be written to"),
         (["table=fedcat_1", "round=3"], "round=3: no such key; did you mean rounds?"),
+        (["table=fedcat_3", "partition.noise=nan"], "partition.noise=nan: must be finite"),
         (["table=fedcat_3", "algorithm.muu=3"], "algorithm.muu=3: no such key; known: _target_, "),
     ],
 )
