@@ -8,6 +8,8 @@ from torch import Tensor
 from fedexp.models.layers import aside
 from fedexp.tree import Params
 
+_Found = tuple[Tensor, tuple[Tensor, Params]]  # named here: torch.compile cannot trace tuple[...] within a function
+
 
 def gradient(loss: Callable[[Params], Tensor], params: Params) -> tuple[Params, Tensor, Params]:
     """(gradient, value, running statistics) of `loss` at `params`, all of them detached.
@@ -22,7 +24,7 @@ def gradient(loss: Callable[[Params], Tensor], params: Params) -> tuple[Params, 
             found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
             return dict(zip(leaves, found)), value.detach(), _constant(now.statistics)
 
-    def one(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+    def one(params: Params) -> _Found:
         with aside() as now:
             value = loss(params)
         return value, (value.detach(), _constant(now.statistics))
