@@ -54,7 +54,7 @@ def main() -> None:
     if {"--help", "-h"} & {*words}:
         sys.exit(exit_code(lambda words: usage(words, PROGRAMS), words))
     if _is_dry(words):
-        sys.exit(exit_code(lambda words: dry_run(of_dry_run(words)), words))
+        sys.exit(exit_code(lambda words: dry_run(_for_every_cell(of_dry_run(words))), words))
     FedexpSweeper.closing = staticmethod(compare)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors then reach us as raised; we report them in one line
     if code := exit_code(_hydra, lists(_for_every_cell(words))):
