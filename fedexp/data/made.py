@@ -5,6 +5,8 @@ import torch
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import require
 
+_MOST_CLASSES = 100_000  # every client's examples are counted by class
+
 
 def made(
     transform: Transform, shape: list[int], classes: int = 10, train: int = 60000, test: int = 1000,
@@ -14,8 +16,7 @@ def made(
     the number of different tokens, is given, texts of `shape` (length)."""
     for key, value in {"classes": classes, "train": train, "test": test, "tokens": tokens}.items():
         require(value is None or value >= 1, f"dataset.{key}", value, "must be at least 1")
-    most = train + test
-    require(classes <= most, "dataset.classes", classes, f"must be at most {most}, one for each example")
+    require(classes <= _MOST_CLASSES, "dataset.classes", classes, f"must be at most {_MOST_CLASSES}")
     dimensions, right = (3, "[channels, height, width]") if tokens is None else (1, "[length]")
     fits = len(shape) == dimensions and min(shape) >= 1
     require(fits, "dataset.shape", shape, f"must be {right}, from 1")
