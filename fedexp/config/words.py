@@ -53,7 +53,7 @@ def of_dry_run(words: Sequence[str]) -> list[str]:
     given = parsed(get_args_parser(), [word for word in words if word != "--dry-run"])
     for flag in ("config_dir", "config_path", "config_name"):
         value = getattr(given, flag)
-        require(value is None, "--" + flag.replace("_", "-"), value, "cannot be told to a dry run; leave it out")
+        require(value is None, "--" + flag.replace("_", "-"), value, "does not work with a dry run; leave it out")
     return list(given.overrides)
 
 

@@ -5,7 +5,7 @@ import torch
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import require
 
-_MOST_CLASSES = 100_000  # every client's examples are counted by class
+_MOST_CLASSES = 100_000  # more would fill the memory, since each client's examples are counted by class
 
 
 def made(

@@ -177,7 +177,7 @@ def _plain(compose: Composer, words: list[str]) -> dict[str, Any]:
     """The config of these words as plain values, which are not to be changed."""
     plain: Any = compose.plain(words)
     if plain is None:
-        plain = resolved(compose(words))
+        return resolved(compose(words))
     check_plain_keys(plain)
     return plain
 

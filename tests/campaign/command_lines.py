@@ -15,6 +15,13 @@ TINY = ["rounds=1", "clients=10", "clients_per_round=2", "local.steps=1", "local
         "hardware=cpu", "hardware.workers=1", "tracking=none"]  # fmt: skip
 DATA = ["dataset=made", "dataset.shape=[1,8,8]", "dataset.train=60", "dataset.test=20"]
 MODEL = ["model=mcmahan_cnn", "model.hidden=4"]
+OWN = {  # classes and functions that stand for the user's own, with the keys that they need
+    "algorithm": ["algorithm._target_=fedexp.algorithms.fedavg.FedAvg"],
+    "dataset": ["dataset._target_=fedexp.data.made.made", "+dataset.shape=[1,8,8]", "+dataset.train=60"],
+    "model": ["model._target_=fedexp.models.mcmahan.mcmahan_cnn"],
+    "partition": ["partition._target_=fedexp.partition.iid.iid"],
+    "tracking": ["tracking._target_=fedexp.record.tracker.Tracker"],
+}
 TEXT = ("name", "output_root", "sweep", "project", "entity", "group", "root", "repository", "tags")  # free text
 
 ALWAYS = ["9" * 5000, "'new\nline'", "'\x00'", "${nosuch}", "???", "interval(0,1)", "choice(1,2)", "1,2", "glob(*)"]
@@ -65,7 +72,7 @@ def _keys(every_option: bool) -> Iterator[tuple[str, Any, list[str]]]:
 
 def of_option(group: str, option: str) -> list[str]:
     """The words of a tiny run with this option."""
-    words = [*TINY, f"{group}={option}"]
+    words = [*TINY, f"{group}={option}", *(OWN[group] if option == "own" else [])]
     if group != "dataset":
         words += DATA
     elif option not in ("own", "made", "digits"):
@@ -104,14 +111,8 @@ def _values(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
         maybe = MAYBE if key != "dataset.download" else []  # it would only wait for a network
         if key.endswith(("rounds", "epochs", "steps")):
             maybe = [each for each in maybe if each != "1000000000"]  # that much training can be asked for
-        named = "" if _is_own(words) else key
         for bad in dict.fromkeys([*surely, *maybe]):
-            yield Line([*words, f"{key}={bad}"], named, bad in surely)
-
-
-def _is_own(words: list[str]) -> bool:
-    """Whether a part is one of the user's own: no class is named yet, and that may be said first."""
-    return any(word.endswith("=own") for word in words)
+            yield Line([*words, f"{key}={bad}"], key, bad in surely)
 
 
 def _groups() -> Iterator[Line]:
@@ -129,10 +130,9 @@ def _groups() -> Iterator[Line]:
 
 def _sigils(keys: list[tuple[str, Any, list[str]]]) -> Iterator[Line]:
     for key, value, words in keys:
-        unknown = "" if _is_own(words) else f"{key}x"
         yield Line([*words, key], key, True)
-        yield Line([*words, f"+{key}x=1"], unknown, True)
-        yield Line([*words, f"{key}x=1"], unknown, True)
+        yield Line([*words, f"+{key}x=1"], f"{key}x", True)
+        yield Line([*words, f"{key}x=1"], f"{key}x", True)
         yield Line([*words, f"~{key}"], "", key in ("rounds", "seed", "clients", "targets", "measures"))
         yield Line([*words, f"~{key}=nosuch"], "", value is not None)
         yield Line([*words, f"++{key}.x=1"], "", False)

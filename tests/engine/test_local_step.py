@@ -77,7 +77,7 @@ def test_a_worker_copies_images_once_a_step_and_weights_never():
     assert copies(4) - copies(2) == Counter({(8, 3, 16, 16): 2})
 
 
-_ALWAYS = ("scaffold", "fedsam")  # one that keeps state, and one that takes a gradient within its loss
+_ALWAYS = ("fedavg", "scaffold", "fedsam")  # the last takes a gradient within its loss
 
 
 @pytest.mark.parametrize(

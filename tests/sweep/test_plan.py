@@ -131,7 +131,7 @@ def test_a_dry_run_lists_and_begins_nothing(monkeypatch, capsys, tmp_path, words
         ("~algorithm", "~algorithm=: cannot be left out; choose an option: algorithm=NAME"),
         ("fedavg", "fedavg: must be KEY=VALUE"),
         ("--nosuch", "unrecognized arguments: --nosuch"),
-        ("--config-dir=/tmp", "--config-dir=/tmp: cannot be told to a dry run"),
+        ("--config-dir=/tmp", "--config-dir=/tmp: does not work with a dry run; leave it out"),
     ],
 )
 def test_a_dry_run_leaves_out_no_word(monkeypatch, capsys, tmp_path, word, said):
