@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test test-all install bench lint clean
+.PHONY: run test test-all test-gpu install bench lint clean
 
 run: install
 	$(BIN)/python -m fedexp algorithm=fedcat partition=dir0.1
@@ -22,6 +22,10 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e '.[dev,cluster,speech,privacy,search,tensorboard]'
 	touch $(STAMP)
+
+# On a machine with a GPU, which the other tests do not use.
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu
 
 bench: install
 	$(BIN)/python -m fedexp bench

@@ -116,7 +116,7 @@ class Run:
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
-        return pd.read_csv(self.folder / "metrics.csv").set_index("round")
+        return pd.read_csv(self.folder / "metrics.csv", float_precision="round_trip").set_index("round")
 
     def _refuse_earlier(self) -> None:
         """Raise ConfigError where the folder's model is of a later round than this result."""

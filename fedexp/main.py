@@ -101,6 +101,8 @@ def entry(config: DictConfig) -> Any:
         if alone:
             refuse_tables(config, "is for sweeps of many runs; add --multirun (-m)")
         check(config)
+        if alone:
+            launch.hide_gpus([config.hardware.device])
         from fedexp.experiment import run  # only now: composing and checking need no torch
 
         searched = not alone and not HydraConfig.get().sweeper._target_.endswith(".fedexp.Sweep")

@@ -37,6 +37,7 @@ from rich.table import Table
 from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
 from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
+from fedexp.config import launch
 from fedexp.config.compose import CONF, composed
 from fedexp.config.schema import check, section
 from fedexp.engine import Context, State
@@ -126,6 +127,7 @@ def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
     plain, floor: how many times as fast as that loop fedexp is (lowest, median, highest); None if it cannot do the run.
     speed: fedexp's samples per second (median). memory: peak, in gigabytes. run: seconds of the whole run.
     """
+    launch.hide_gpus([config.hardware.device])
     began = time.perf_counter()
     ours = OurLoop(config)
     ours.enter(0)

@@ -1,6 +1,7 @@
 """How this process was started, read from the environment: alone, or by torchrun as one of a run's processes."""
 
 import os
+from collections.abc import Iterable
 
 from fedexp.errors import require
 
@@ -28,6 +29,14 @@ def local_count() -> int:
 def local_rank() -> int:
     """This process's number among those on this machine, from 0: also the number of its GPU."""
     return _number("LOCAL_RANK", 0) if count() > 1 else 0
+
+
+def hide_gpus(devices: Iterable[str]) -> None:
+    """To be called before PyTorch is used, with hardware.device of each run that this process will carry out: where all
+    are cpu, PyTorch sees no GPU. With one in sight, a process that has computed a gradient can fork no worker that
+    computes another."""
+    if {*devices} == {"cpu"}:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _number(name: str, otherwise: int) -> int:

@@ -77,9 +77,10 @@ class Hardware:
     seconds, is replaced, and its client trained again. clients_at_once: clients of a vectorized cohort that train at
     once, auto = the whole cohort, halved whenever memory runs out. convolution: auto (in tiles where that is measured
     to be faster, on a CPU in float32; tiles round a little differently) or direct. compile: whether torch.compile
-    traces a vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler. client_memory:
-    where the clients' memory is kept between rounds: on the device, or on the cpu, from which the participants' rows
-    are copied each round.
+    traces a vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler. cuda_graphs:
+    whether a GPU records a vectorized cohort's local step once and replays it, to the same bits. client_memory: where
+    the clients' memory is kept between rounds: on the device, or on the cpu, from which the participants' rows are
+    copied each round.
     """
 
     device: str = "auto"
@@ -89,6 +90,7 @@ class Hardware:
     clients_at_once: str = "auto"
     convolution: Annotated[str, OneOf("auto", "direct")] = "auto"
     compile: bool = False
+    cuda_graphs: bool = True
     client_memory: Annotated[str, OneOf("device", "cpu")] = "device"
 
     def __post_init__(self) -> None:

@@ -1,17 +1,19 @@
 """Which form of each convolution is the fastest: measured on this machine, at the shapes of the run.
 
-A convolution is computed directly or in tiles (fedexp.models.convolution), which round a little differently. Which is
-faster depends on the processor's instructions more than on the number of multiplications. The choice is kept in the
-user's cache folder, so that every later run on the same machine rounds alike, and in the run's checkpoint, so that the
-run itself rounds alike on whichever machine it is resumed.
+A convolution is computed directly or in tiles (fedexp.models.convolution); for a stack on a GPU, by PyTorch or by
+fedexp.models.stacked. All round a little differently. Which is faster depends on the processor's instructions more
+than on the number of multiplications. The choice is kept in the user's cache folder, so that every later run on the
+same machine rounds alike, and in the run's checkpoint, so that the run itself rounds alike on whichever machine it is
+resumed.
 """
 
 import json
 import os
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from torch import Tensor
 from fedexp import files
 from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out, tile_sizes, tiled
-from fedexp.models.layers import Convolution, training
+from fedexp.models.layers import STACKED, Convolution, training
 
 Forms = dict[str, int]  # by a layer's path, the side of its tiles; layers that are computed directly are left out
 
@@ -33,30 +35,98 @@ _SECONDS = 0.15  # time budget per form; the first repetitions are made in any c
 
 def measured(model: Model, batch: Tensor, threads: int) -> Forms:
     """The fastest forms for one client that trains on batches like `batch` [B, ...], on `threads` CPU threads."""
-    layers = _inputs(model, batch)
+    layers = _inputs(model, batch, lambda layer, x: bool(tile_sizes(x, layer.weight, layer.border)))
     if not layers:
         return {}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        tiles: Forms = {}
-        with _choices() as known:
-            for path, (layer, x) in layers.items():
-                name = _name(layer, x)
-                if not isinstance(known.get(name), int):
-                    known[name] = _fastest(layer, x)
-                tiles[path] = known[name]
-        return {path: tile for path, tile in tiles.items() if tile}
+        return _chosen(layers, _name, _fastest)
     finally:
         torch.set_num_threads(before)
 
 
-def _inputs(model: Model, batch: Tensor) -> dict[str, tuple[Convolution, Tensor]]:
+def measured_in_stack(
+    model: Model, batch: Tensor, count: int, autocast: Callable[[], AbstractContextManager[Any]]
+) -> Forms:
+    """STACKED for each layer that is faster in that form: for `count` clients that train at once on this GPU, each on
+    batches like `batch` [B, ...]."""
+    if find_spec("triton") is None:
+        return {}
+    layers = _inputs(model, batch, _can_be_stacked)
+
+    def name(layer: Convolution, x: Tensor) -> str:
+        kind = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+        with autocast():
+            kind = f"{kind} {torch.is_autocast_enabled('cuda')}"
+        gpu = torch.cuda.get_device_name(x.device)
+        return " ".join(map(str, [gpu, torch.__version__, kind, count, *x.shape, *layer.weight.shape, layer.border]))
+
+    def fastest(layer: Convolution, x: Tensor) -> int:
+        with autocast():
+            return _fastest_in_stack(layer, x, count)
+
+    return _chosen(layers, name, fastest)
+
+
+def _can_be_stacked(layer: Convolution, x: Tensor) -> bool:
+    """Whether a layer has a square kernel, and few enough numbers to count them in 32 bits."""
+    high, wide = layer.weight.shape[2:]
+    return high == wide and max(len(layer.weight), x.shape[1]) * x[:, 0].numel() < 2**30
+
+
+def _fastest_in_stack(layer: Convolution, x: Tensor, count: int) -> int:
+    """STACKED, or 0 for PyTorch's own convolution of many groups."""
+    from fedexp.models import stacked
+
+    weights, inputs = (each.detach().expand(count, *each.shape).contiguous() for each in (layer.weight, x))
+
+    def seconds(convolution: Callable[..., Tensor]) -> float:
+        def loss(weight: Tensor, x: Tensor) -> Tensor:
+            return convolution(x, weight, None, padding=layer.border).square().sum()
+
+        def step() -> None:
+            torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)))(weights, inputs)
+
+        step()  # a first time, which compiles kernels and readies libraries
+        graph, begin, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.graph(graph):  # launched one by one, kernels would wait for Python
+            for _ in range(4):
+                step()
+        graph.replay()
+        begin.record()
+        for _ in range(4):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end))
+
+    return STACKED if seconds(F.conv2d) > _GAIN * seconds(stacked.convolve) else 0
+
+
+def _chosen(
+    layers: dict[str, tuple[Convolution, Tensor]], name: Callable[[Convolution, Tensor], str],
+    fastest: Callable[[Convolution, Tensor], int],
+) -> Forms:  # fmt: skip
+    """The fastest form of each layer, measured where it is not known by `name`."""
+    tiles: Forms = {}
+    if layers:
+        with _choices() as known:
+            for path, (layer, x) in layers.items():
+                if not isinstance(known.get(name(layer, x)), int):
+                    known[name(layer, x)] = fastest(layer, x)
+                tiles[path] = known[name(layer, x)]
+    return {path: tile for path, tile in tiles.items() if tile}
+
+
+def _inputs(
+    model: Model, batch: Tensor, has_forms: Callable[[Convolution, Tensor], bool]
+) -> dict[str, tuple[Convolution, Tensor]]:
     """The layers that have more than one form, and their input in a training step."""
     found: dict[str, tuple[Convolution, Tensor]] = {}
 
     def keep(layer: Convolution, given: tuple[Tensor], _: Any) -> None:
-        if layer.is_ordinary and tile_sizes(given[0], layer.weight, layer.border):
+        if layer.is_ordinary and has_forms(layer, given[0]):
             found[layer.path] = layer, given[0]
 
     layers = [layer for layer in model.net.modules() if isinstance(layer, Convolution)]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,11 +12,13 @@ from fedexp.config.settings import Hardware, Local
 from fedexp.engine import convolutions, ranks
 from fedexp.engine.contract import ClientFunctions, Question, Trained
 from fedexp.engine.local_training import LocalTraining, Task
+from fedexp.engine.steps import Recordings
 from fedexp.engine.vectorized import train_vectorized
 from fedexp.engine.worker import train_one_by_one
-from fedexp.engine.worker_pool import WorkerPool
+from fedexp.engine.worker_pool import WorkerPool, in_child
 from fedexp.errors import Interrupted, require
 from fedexp.models.classifier import Model
+from fedexp.models.layers import STACKED
 from fedexp.tree import Tree
 from fedexp.world import World
 
@@ -29,7 +32,10 @@ class Engine:
         self, model: Model, world: World, local: Local, hardware: Hardware, seed: int,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        self.training = LocalTraining(model, world, local, seed, hardware.precision, hardware.compile, stopped)
+        recordings = Recordings() if world.device.type == "cuda" and hardware.cuda_graphs else None
+        self.training = LocalTraining(
+            model, world, local, seed, hardware.precision, hardware.compile, stopped, recordings
+        )  # fmt: skip
         self.world, self.hardware = world, hardware
         require(
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
@@ -47,16 +53,26 @@ class Engine:
         torch.backends.cudnn.deterministic = True
 
     def fastest_tiles(self, cohort: int) -> dict[str, int]:
-        """The tiles' side of each convolution, by path, that is faster in tiles here, for cohorts of `cohort`."""
+        """The tiles' side of each convolution, by path, that is faster in tiles here, for cohorts of `cohort`; on a
+        GPU, STACKED for each that is faster in that form."""
         hardware, world = self.hardware, self.world
-        here = self.mechanism, world.device.type, hardware.convolution, hardware.precision
-        if here != ("workers", "cpu", "auto", "float32"):
+        if hardware.convolution != "auto" or hardware.compile or hardware.precision == "float64":
+            return {}
+        on_gpu = world.device.type == "cuda"
+        if not (on_gpu if self.mechanism == "vectorized" else hardware.precision == "float32" and not on_gpu):
             return {}
         largest = min(self.training.local.batch_size, int(world.sizes.max()))
-        threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
         like = world.prepare(world.rows[:1])  # for its dtype: tokens are integers
         batch = like.new_zeros(largest, *world.shape)
-        return ranks.from_first(lambda: convolutions.measured(self.training.model, batch, threads), world.device)
+        if on_gpu:
+            at_once = min(cohort, self.at_once or cohort)
+            return ranks.from_first(
+                lambda: convolutions.measured_in_stack(self.training.model, batch, at_once, self.training.autocast),
+                world.device,
+            )  # fmt: skip
+        threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
+        measure = partial(convolutions.measured, self.training.model, batch, threads)
+        return ranks.from_first(lambda: in_child(measure), world.device)
 
     def _has_workers(self, cohort: int) -> bool:
         """Whether a cohort of `cohort` clients is trained by worker processes, of one thread each: wherever a run of
@@ -64,8 +80,10 @@ class Engine:
         return not self.alone and min(self.hardware.worker_count * ranks.size(), cohort) > 1
 
     def use_tiles(self, tiles: dict[str, int]) -> None:
-        """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began."""
-        self.training.tiles = tiles
+        """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began, perhaps on another
+        kind of machine, whose forms are not for this one."""
+        in_stack = self.mechanism == "vectorized"
+        self.training.tiles = {path: tile for path, tile in tiles.items() if (tile == STACKED) == in_stack}
 
     @torch.enable_grad()  # an evaluation, which runs without gradients, may train too
     def train(
@@ -180,6 +198,8 @@ class Engine:
                 if size == 1:
                     raise
                 self.at_once = -(-size // 2)
+                if self.training.recordings is not None:
+                    self.training.recordings.forget()
                 torch.cuda.empty_cache()
                 log.warning("out of device memory with %d clients at once; going on with %d", size, self.at_once)
         return tree.join(parts)

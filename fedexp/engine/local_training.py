@@ -13,6 +13,7 @@ from fedexp.config.settings import Local
 from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Question
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import batches, noise_key
+from fedexp.engine.steps import Recordings
 from fedexp.errors import Interrupted
 from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out
@@ -41,6 +42,7 @@ class LocalTraining:
     precision: str
     compiled: bool
     stopped: Callable[[], bool]
+    recordings: Recordings | None = None  # of a vectorized cohort's steps; None: they are launched one by one
     tiles: dict[str, int] = field(default_factory=dict)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -102,7 +104,7 @@ class LocalTraining:
     ) -> tuple[Tensor, Params]:  # fmt: skip
         """One client's loss on one batch, and the running statistics that its layers would keep."""
         with (
-            training(batch.share if padded else None, batch.key, alone, self.tiles if alone else None) as now,
+            training(batch.share if padded else None, batch.key, alone, self.tiles) as now,
             self.autocast(),
         ):
             loss = algorithm.loss(self.model, params, batch, client)

@@ -22,7 +22,9 @@ class Optimizer:
         slots = {"sgd": 1 if local.momentum else 0, "adam": 2}[local.optimizer]
         weights = [_as_it_lies(weight) for weight in weights] if fused else weights
         self.memory = [[torch.zeros_like(weight) for weight in weights] for _ in range(slots)]
-        self.taken = torch.zeros(())  # steps taken, for Adam's bias correction
+        # Steps taken, for Adam's bias correction; on a GPU they are counted there, so that graphs can go on counting.
+        self.on_gpu = weights[0].device.type == "cuda"
+        self.taken = torch.zeros((), device=weights[0].device if self.on_gpu else None)
 
     @torch.no_grad()
     def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
@@ -36,7 +38,8 @@ class Optimizer:
             self.taken.add_(1)
             adam(
                 weights, grads, memory[0], memory[1], [], steps, foreach=True, fused=False, amsgrad=False,
-                beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay, eps=1e-8, maximize=False,
+                capturable=self.on_gpu, beta1=0.9, beta2=0.999, lr=self.lr, weight_decay=self.local.weight_decay,
+                eps=1e-8, maximize=False,
             )  # fmt: skip
         else:
             # A zero buffer equals PyTorch's first step (buffer = gradient): 0.9 * 0 + g.

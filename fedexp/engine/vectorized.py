@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fedexp.engine.contract import Batch, Client, ClientFunctions, Pass
 from fedexp.engine.local_training import LocalTraining, Task, finish
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import positions
+from fedexp.engine.steps import Steps, each
 from fedexp.errors import Interrupted
 from fedexp.tree import Params, Stack, Tree
 
@@ -54,7 +56,7 @@ def _carry_out(
     """One pass of all clients `ids`; between clients it differs in length alone. Gives the weights with which they end,
     the clients and their mean losses, all in order of falling numbers of steps; and each row's position in `ids`."""
     world, device, algorithm, local = training.world, training.world.device, passes[0].functions, passes[0].local
-    taken = [each.local.schedule(int(world.sizes[client]))[1] for each, client in zip(passes, ids)]
+    taken = [part.local.schedule(int(world.sizes[client]))[1] for part, client in zip(passes, ids)]
     order = sorted(range(len(ids)), key=lambda k: -taken[k])
     ids, taken, passes = [ids[k] for k in order], [taken[k] for k in order], [passes[k] for k in order]
 
@@ -68,14 +70,15 @@ def _carry_out(
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
     step = torch.compile(_step, fullgraph=True) if training.compiled else _step
     total = torch.zeros(len(ids), dtype=world.dtype, device=device)
+    steps = Steps(partial(step, training, algorithm), optimizer, stack, cohort, total)
+    alike = algorithm, replace(local, epochs=1, steps=None)  # lengths do not change a step
+    run = training.recordings.of(alike, steps) if training.recordings is not None else steps
 
     for active, batch, padded in _batches(training, passes, number, ids, taken, cohort.key):
-        live = {name: leaf[:active] for name, leaf in stack.items()}
-        now = _each(itemgetter(slice(active)), cohort)
-        step(training, algorithm, optimizer, live, total[:active], batch, now, padded)
+        run(active, batch, padded)
         if training.stopped():
             raise Interrupted
-    return stack, cohort, total / cohort.steps, rank
+    return run.stack, cohort, run.total / cohort.steps, rank
 
 
 def _step(
@@ -111,15 +114,9 @@ def over_clients(function: Any, *parts: Any) -> Any:
 
     What all clients share is passed once, not K times: a frozen model then sees the whole cohort as one large batch.
     """
-    once = [_each(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
-    axes = [_each(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]
+    once = [each(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
+    axes = [each(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]
     return vmap(function, in_dims=tuple(axes))(*once)
-
-
-def _each(function: Any, part: Any) -> Any:
-    if isinstance(part, tuple):  # a Client or a Batch
-        return type(part)(*(tree.apply(function, field) for field in part))
-    return tree.apply(function, part)
 
 
 def _cohort(

@@ -11,10 +11,13 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import cast
+from typing import Any, cast
+
+import torch
 
 from fedexp import tree
 from fedexp.engine.contract import ClientFunctions
@@ -41,6 +44,8 @@ class WorkerPool:
         self, training: LocalTraining, algorithm: ClientFunctions, tasks: list[Task], received: Tree, count: int,
         fewer: bool = False,
     ) -> None:  # fmt: skip
+        if not children_can_train():
+            raise OSError("it has computed gradients with a GPU in sight, which CUDA_VISIBLE_DEVICES= would hide")
         self.training, self.algorithm = training, algorithm
         form = training.train(algorithm, 0, tasks[0], tree.take(received, 0), untrained=True)
         self.exchange = Exchange(received, form, len(tasks))
@@ -143,6 +148,39 @@ class WorkerPool:
             elif now - since.setdefault(pipe, now) >= STOPPED_SECONDS:
                 log.warning("a worker has been stopped for %.0f s: ending it", now - since.pop(pipe))
                 self.workers[pipe].kill()
+
+
+def children_can_train() -> bool:
+    """Whether forked processes can compute gradients: not if this one has, where PyTorch sees a GPU."""
+    if not torch.cuda.device_count():
+        return True
+    child = multiprocessing.get_context("fork").Process(target=_compute_a_gradient)
+    child.start()
+    child.join()
+    return child.exitcode == 0
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """`work()`, which computes gradients, by a forked process where this one would then be unable to fork workers."""
+    if not torch.cuda.device_count() or not children_can_train():
+        return work()
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    child = fork.Process(target=lambda: theirs.send(work()))
+    child.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    finally:
+        child.join()
+
+
+def _compute_a_gradient() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    try:
+        torch.autograd.grad(weight.sum(), weight)
+    except RuntimeError:
+        os._exit(1)
 
 
 def _end_of(worker: ForkProcess) -> str:

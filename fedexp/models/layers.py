@@ -20,13 +20,16 @@ from fedexp.models import convolution
 from fedexp.models.recurrent import unrolled
 from fedexp.randomness import uniform
 
+STACKED = 1  # in the place of a tile's side: a stack's convolution in the form of fedexp.models.stacked
+
 
 @dataclass
 class TrainingPass:
     """One client's forward passes on one batch: weight [B], 0 for padding, or None (no padding); key [] int64.
 
     alone: the client trains by itself, not as a row of a stack, so that memory formats can be chosen.
-    tiles: the tiles' side for each convolution, by path, that is computed in tiles (fedexp.models.convolution).
+    tiles: the tiles' side for each convolution, by path, that is computed in tiles (fedexp.models.convolution), or
+    STACKED.
     statistics: new running statistics, by name.
     """
 
@@ -90,8 +93,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         now = _current.training
         if now is None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        if x.device.type == "cpu" and not now.alone:
-            x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types on a CPU
+        if not now.alone:
+            x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types
         if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's variance of a single value is not a number
             mean, variance = self.running_mean.clone(), self.running_var.clone()
             y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)
@@ -141,7 +144,8 @@ class ChannelDropout(Dropout):
 
 
 class Convolution(nn.Conv2d):
-    """An ordinary convolution that, for a client alone on a CPU, is computed in tiles if the pass says so."""
+    """An ordinary convolution that, for a client alone on a CPU, is computed in tiles if the pass says so, and for a
+    stack on a GPU in a way of its own."""
 
     path = ""  # its place in the net
 
@@ -150,6 +154,10 @@ class Convolution(nn.Conv2d):
         tile = now.tiles.get(self.path) if now is not None else None
         if tile is None:
             return super().forward(x)
+        if tile == STACKED:
+            from fedexp.models import stacked  # needs Triton, which PyTorch has only where it can have a GPU
+
+            return stacked.convolve(x, self.weight, self.bias, self.border)
         return convolution.tiled(x, self.weight, self.bias, self.border, tile)
 
     @property

@@ -134,7 +134,7 @@ class Recorded:
     def metrics(self) -> pd.DataFrame:
         """metrics.csv: one row per evaluated round; empty if none was evaluated."""
         try:
-            table = pd.read_csv(self.path / "metrics.csv")
+            table = pd.read_csv(self.path / "metrics.csv", float_precision="round_trip")
         except (OSError, pd.errors.EmptyDataError):
             return pd.DataFrame({"round": [], "test_accuracy": [], "bytes_total": []})
         return table[table["round"] <= self.rounds]

@@ -85,6 +85,7 @@ class FedexpSweeper(Sweeper):
                 progress.add_failure(job, in_short(job.refused))
         folders = Folders()
         todo = [job for job, _ in by_run(jobs) if not job.refused and self._is_to_do(job, folders, progress)]
+        launch.hide_gpus(job.config.hardware.device for job in todo)
         progress.begin(len(todo))
         return todo
 
