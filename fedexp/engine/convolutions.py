@@ -23,6 +23,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from fedexp import files
+from fedexp.engine.steps import recording
 from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out, tile_sizes, tiled
 from fedexp.models.layers import STACKED, Convolution, training
@@ -90,7 +91,7 @@ def _fastest_in_stack(layer: Convolution, x: Tensor, count: int) -> int:
 
         step()  # a first time, which compiles kernels and readies libraries
         graph, begin, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.graph(graph):  # launched one by one, kernels would wait for Python
+        with recording(graph):  # launched one by one, kernels would wait for Python
             for _ in range(4):
                 step()
         graph.replay()
@@ -132,7 +133,7 @@ def _inputs(
     layers = [layer for layer in model.net.modules() if isinstance(layer, Convolution)]
     if not layers:  # nothing to measure, and the input may be tokens, for which zeros cannot stand
         return found
-    with ExitStack() as hooks, torch.no_grad(), training(None, torch.tensor(0), alone=True):
+    with ExitStack() as hooks, torch.no_grad(), training(None, torch.tensor(0, device=batch.device), alone=True):
         for layer in layers:
             hooks.enter_context(layer.register_forward_hook(keep))
         model.net(batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch)

@@ -6,7 +6,9 @@ at once; it always reads and writes the same places in memory, so all that chang
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -82,7 +84,7 @@ class Recorded:
             return
         if graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
+            with recording(graph, self.pool):
                 self.steps(active, place, padded)
             self.graphs[shape] = graph, place
         graph.replay()
@@ -108,6 +110,20 @@ class Recordings:
     def forget(self) -> None:
         """Free the memory of all graphs."""
         self.known = []
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Within this block kernels are recorded instead of carried out. No garbage is collected meanwhile: an earlier
+    graph that is freed ends the recording."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    finally:
+        if collected:
+            gc.enable()
 
 
 def each(function: Any, part: Any) -> Any:
