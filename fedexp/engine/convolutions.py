@@ -65,7 +65,7 @@ def measured_in_stack(
 
     def fastest(layer: Convolution, x: Tensor) -> int:
         with autocast():
-            return _fastest_in_stack(layer, x, count)
+            return _fastest_in_stack(layer, x, count, inner=x.shape != batch.shape)
 
     return _chosen(layers, name, fastest)
 
@@ -76,8 +76,8 @@ def _can_be_stacked(layer: Convolution, x: Tensor) -> bool:
     return high == wide and max(len(layer.weight), x.shape[1]) * x[:, 0].numel() < 2**30
 
 
-def _fastest_in_stack(layer: Convolution, x: Tensor, count: int) -> int:
-    """STACKED, or 0 for PyTorch's own convolution of many groups."""
+def _fastest_in_stack(layer: Convolution, x: Tensor, count: int, inner: bool) -> int:
+    """STACKED, or 0 for PyTorch's own convolution of many groups. inner: the input's gradient is needed too."""
     from fedexp.models import stacked
 
     weights, inputs = (each.detach().expand(count, *each.shape).contiguous() for each in (layer.weight, x))
@@ -87,7 +87,7 @@ def _fastest_in_stack(layer: Convolution, x: Tensor, count: int) -> int:
             return convolution(x, weight, None, padding=layer.border).square().sum()
 
         def step() -> None:
-            torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)))(weights, inputs)
+            torch.func.vmap(torch.func.grad(loss, argnums=(0, 1) if inner else (0,)))(weights, inputs)
 
         step()  # a first time, which compiles kernels and readies libraries
         graph, begin, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
