@@ -4,6 +4,7 @@ import copy
 import ctypes
 import multiprocessing
 from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -42,7 +43,8 @@ class PlainLoop:
         self.net = self.build(world.shape, world.classes).to(world.device, world.dtype).train()
         self.rounds = self.examples = 0
         self.weights = copy.deepcopy(self.net.state_dict())
-        self.x = torch.cat([world.prepare(rows).contiguous() for rows in torch.arange(len(world.y)).split(5000)])
+        rows = torch.arange(len(world.y), device=world.device)
+        self.x = torch.cat([world.prepare(some).contiguous() for some in rows.split(5000)])
         self.y, self.clients = world.y, [world.of(client) for client in range(world.clients)]
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -81,7 +83,8 @@ class PlainLoop:
             optimizer = torch.optim.SGD(weights, lr=lr, weight_decay=decay, momentum=local.momentum, **fused)
         for batch in batches(self.config.seed, self.rounds, client, len(y), local):
             optimizer.zero_grad()
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            lower = self.precision == "bfloat16"
+            with torch.autocast(x.device.type, torch.bfloat16) if lower else nullcontext():
                 loss = F.cross_entropy(self.net(x[batch].contiguous(memory_format=self.layout)), y[batch])
             loss.backward()
             if local.max_grad_norm is not None:

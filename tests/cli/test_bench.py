@@ -8,10 +8,12 @@ import pytest
 import torch
 from composing import asked, checked, composed
 from program import FEW
+from second_device import DEVICE, second_device
 
 from fedexp.cli import bench, carry_out
 from fedexp.cli.bench import CASES, OurLoop, jobs_and_rounds, measure, peak_memory
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
+from fedexp.engine import Hardware
 from fedexp.errors import ConfigError
 
 SMALL = ["model.hidden=16", "partition=iid", "clients=10", "clients_per_round=10", "hardware=cpu", "tracking=none"]
@@ -52,6 +54,27 @@ def test_the_hand_written_loops_do_the_same_work(words, examples):
         assert not torch.allclose(loop.weights["head.weight"], before, atol=1e-4)
         for name, value in ours.state["params"].items():
             torch.testing.assert_close(loop.weights[name], value, atol=2e-5, rtol=1e-3)
+
+
+def test_the_plain_loop_works_on_another_device(monkeypatch):
+    """Its data lie where the run's do; it ends as it does on the CPU."""
+
+    def trained():
+        ours = OurLoop(config(*FEW, "partition=iid", "hardware.engine=vectorized"))
+        ours.enter(0)
+        loop = PlainLoop(ours.config, ours.ctx)
+        loop.round()
+        return loop
+
+    torch.manual_seed(0)
+    expected = trained()
+    monkeypatch.setattr(Hardware, "torch_device", DEVICE)
+    with second_device():
+        torch.manual_seed(0)
+        there = trained()
+        assert {value.device.type for value in [there.x, *there.weights.values()]} == {DEVICE.type}
+        for name, value in expected.weights.items():
+            torch.testing.assert_close(there.weights[name].cpu(), value)
 
 
 @pytest.mark.parametrize(
