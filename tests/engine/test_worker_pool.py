@@ -148,6 +148,34 @@ def test_of_as_many_workers_as_there_are_cores_fewer_will_do(few_files, files, l
     assert said(caplog, line.split("\\")[0]) == 1
 
 
+@pytest.fixture
+def a_gpu_in_sight(monkeypatch):
+    """PyTorch says that there is one."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+def test_beside_a_gpu_workers_train_as_long_as_they_can(a_gpu_in_sight, caplog):
+    assert worker_pool.children_can_train()
+    assert gap(played(FedAvg(), workers=2), played(FedAvg(), workers=1)) < 1e-5
+    assert not caplog.records
+
+
+def test_work_for_a_child_is_done_by_one_beside_a_gpu_alone(monkeypatch):
+    assert worker_pool.in_child(os.getpid) == os.getpid()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert worker_pool.in_child(os.getpid) != os.getpid()
+
+
+def test_workers_that_could_not_train_are_not_started(a_gpu_in_sight, monkeypatch, caplog):
+    """With a GPU, PyTorch lets no forked process compute gradients once this one has: as if the child found so."""
+    whole = played(FedAvg(), workers=2)
+    monkeypatch.setattr(worker_pool, "_compute_a_gradient", lambda: os._exit(1))
+    assert gap(whole, played(FedAvg(), workers="auto")) < 1e-5
+    assert said(caplog, "CUDA_VISIBLE_DEVICES") == 1
+    with pytest.raises(ConfigError, match=r"hardware\.workers=2: .*CUDA_VISIBLE_DEVICES"):
+        played(FedAvg(), workers=2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slow(FedAvg):
     def loss(self, model, params, batch, client):
