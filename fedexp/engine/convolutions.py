@@ -13,7 +13,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ def measured_in_stack(
 ) -> Forms:
     """STACKED for each layer that is faster in that form: for `count` clients that train at once on this GPU, each on
     batches like `batch` [B, ...]."""
-    if find_spec("triton") is None:
-        return {}
     layers = _inputs(model, batch, _can_be_stacked)
 
     def name(layer: Convolution, x: Tensor) -> str:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -44,6 +45,8 @@ class Engine:
         self.pools: list[WorkerPool] = []  # one per algorithm: the run's own, and those that evaluation trains with
         self.alone = self.world.device.type != "cpu"  # True where there can be no worker processes
         self.surveyed = [0, 0]  # bytes (up, down) of surveys since the last `drain`
+        # Whether a stack's convolutions may have a form of their own.
+        self.stacks = self.mechanism == "vectorized" and world.device.type == "cuda" and find_spec("triton") is not None
         self.at_once = None if hardware.clients_at_once == "auto" else int(hardware.clients_at_once)
         # These settings hold for the whole process: an earlier engine may have changed them, and PyTorch's default
         # for convolutions on GPUs is TF32.
@@ -58,13 +61,13 @@ class Engine:
         hardware, world = self.hardware, self.world
         if hardware.convolution != "auto" or hardware.compile or hardware.precision == "float64":
             return {}
-        on_gpu = world.device.type == "cuda"
-        if not (on_gpu if self.mechanism == "vectorized" else hardware.precision == "float32" and not on_gpu):
+        on_cpu = self.mechanism == "workers" and hardware.precision == "float32" and world.device.type == "cpu"
+        if not (self.stacks or on_cpu):
             return {}
         largest = min(self.training.local.batch_size, int(world.sizes.max()))
         like = world.prepare(world.rows[:1])  # for its dtype: tokens are integers
         batch = like.new_zeros(largest, *world.shape)
-        if on_gpu:
+        if self.stacks:
             at_once = min(cohort, self.at_once or cohort)
             return ranks.from_first(
                 lambda: convolutions.measured_in_stack(self.training.model, batch, at_once, self.training.autocast),
@@ -82,8 +85,8 @@ class Engine:
     def use_tiles(self, tiles: dict[str, int]) -> None:
         """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began, perhaps on another
         kind of machine, whose forms are not for this one."""
-        in_stack = self.mechanism == "vectorized"
-        self.training.tiles = {path: tile for path, tile in tiles.items() if (tile == STACKED) == in_stack}
+        fits = self.stacks if self.mechanism == "vectorized" else not self.stacks
+        self.training.tiles = {path: tile for path, tile in tiles.items() if fits and (tile == STACKED) == self.stacks}
 
     @torch.enable_grad()  # an evaluation, which runs without gradients, may train too
     def train(

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.engine.contract import Batch, Client
 from fedexp.engine.optimizer import Optimizer
+from fedexp.errors import ConfigError
 from fedexp.tree import Stack
 
 _KEPT = 4  # passes of an algorithm, or cohorts of different forms, whose graphs are kept at once
@@ -83,11 +84,23 @@ class Recorded:
             self.steps(active, place, padded)
             return
         if graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with recording(graph, self.pool):
-                self.steps(active, place, padded)
+            graph = self._recorded(active, place, padded)
             self.graphs[shape] = graph, place
         graph.replay()
+
+    def _recorded(self, active: int, place: Batch, padded: bool) -> torch.cuda.CUDAGraph:
+        """A graph of one step. Raises ConfigError where that is impossible."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with recording(graph, self.pool):
+                self.steps(active, place, padded)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            right = f"a local step cannot be recorded ({first}): it may wait for the GPU, as .item() does; use false"
+            raise ConfigError("hardware.cuda_graphs", True, right) from error
+        return graph
 
 
 class Recordings:

@@ -29,6 +29,7 @@ from fedexp.compression.top_k import TopK
 from fedexp.data import Transform
 from fedexp.engine import Engine, Hardware, Local
 from fedexp.models import Classifier, Model
+from fedexp.models.layers import STACKED
 from fedexp.models.mcmahan import mcmahan_cnn
 from fedexp.models.simple import simple_cnn
 from fedexp.server_optimizer.adaptive import Adam
@@ -196,6 +197,15 @@ def test_tf32_ends_with_its_engine():
         assert torch.get_float32_matmul_precision() == expected
         assert torch.backends.cudnn.allow_tf32 == (precision == "tf32"), "of convolutions on GPUs"
         assert torch.backends.cudnn.deterministic
+
+
+@pytest.mark.parametrize(("mechanism", "used"), [("workers", {"encoder.3": 4}), ("vectorized", {})])
+def test_a_gpu_s_forms_of_convolutions_are_not_used_on_a_cpu(mechanism, used):
+    """A run may be resumed on another kind of machine than it began on."""
+    world = make_world()
+    engine = Engine(make_model("cnn", world), world, LOCAL, Hardware(device="cpu", engine=mechanism), seed=0)
+    engine.use_tiles({"encoder.0": STACKED, "encoder.3": 4})
+    assert engine.training.tiles == used
 
 
 @dataclass(frozen=True, kw_only=True)
