@@ -75,12 +75,12 @@ class Hardware:
     (autocast) or float64. engine: workers (one process per core), vectorized (the cohort as one stack) or auto.
     workers: number of processes, auto = one per core, or as many as can be started; one that dies, or is stopped for 10
     seconds, is replaced, and its client trained again. clients_at_once: clients of a vectorized cohort that train at
-    once, auto = the whole cohort, halved whenever memory runs out. convolution: auto (in tiles where that is measured
-    to be faster, on a CPU in float32; tiles round a little differently) or direct. compile: whether torch.compile
-    traces a vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler. cuda_graphs:
-    whether a GPU records a vectorized cohort's local step once and replays it, to the same bits. client_memory: where
-    the clients' memory is kept between rounds: on the device, or on the cpu, from which the participants' rows are
-    copied each round.
+    once, auto = the whole cohort, halved whenever memory runs out. convolution: auto (where that is measured to be
+    faster, in tiles on a CPU in float32, and in a form for stacks on a GPU; all round a little differently) or direct.
+    compile: whether torch.compile traces a vectorized cohort's local step as a whole, which fuses its kernels and needs
+    a C++ compiler. cuda_graphs: whether a GPU records a vectorized cohort's local step once and replays it, to the same
+    bits. client_memory: where the clients' memory is kept between rounds: on the device, or on the cpu, from which the
+    participants' rows are copied each round.
     """
 
     device: str = "auto"
