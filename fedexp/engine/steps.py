@@ -39,7 +39,7 @@ class Steps:
     def __call__(self, active: int, batch: Batch, padded: bool) -> None:
         """One step of the first `active` rows; batch: theirs."""
         live = {name: leaf[:active] for name, leaf in self.stack.items()}
-        now = each(itemgetter(slice(active)), self.cohort)
+        now = over_leaves(itemgetter(slice(active)), self.cohort)
         self.function(self.optimizer, live, self.total[:active], batch, now, padded)
 
 
@@ -48,7 +48,7 @@ class Recorded:
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.stack, self.total = steps, steps.stack, steps.total
-        steps.cohort = each(_place, steps.cohort)
+        steps.cohort = over_leaves(_place, steps.cohort)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -139,7 +139,7 @@ def recording(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
             gc.enable()
 
 
-def each(function: Any, part: Any) -> Any:
+def over_leaves(function: Any, part: Any) -> Any:
     """`function` over the leaves of nested dicts, a Client or a Batch."""
     if isinstance(part, tuple):
         return type(part)(*(tree.apply(function, field) for field in part))

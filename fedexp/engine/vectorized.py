@@ -21,7 +21,7 @@ from fedexp.engine.contract import Batch, Client, ClientFunctions, Pass
 from fedexp.engine.local_training import LocalTraining, Task, finish
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import positions
-from fedexp.engine.steps import Steps, each
+from fedexp.engine.steps import Steps, over_leaves
 from fedexp.errors import Interrupted
 from fedexp.tree import Params, Stack, Tree
 
@@ -114,8 +114,8 @@ def over_clients(function: Any, *parts: Any) -> Any:
 
     What all clients share is passed once, not K times: a frozen model then sees the whole cohort as one large batch.
     """
-    once = [each(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
-    axes = [each(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]
+    once = [over_leaves(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
+    axes = [over_leaves(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]
     return vmap(function, in_dims=tuple(axes))(*once)
 
 
