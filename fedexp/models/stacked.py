@@ -75,7 +75,7 @@ class _OfWeight(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        raise RuntimeError("a stack's convolution has no second derivative in this form; use hardware.convolution=direct")
+        raise RuntimeError("this form of a convolution has no second derivative; use hardware.convolution=direct")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, dy: Tensor, padding: int, side: int) -> tuple[Tensor, int]:
