@@ -23,8 +23,9 @@ _MEMORY = Path("/dev/shm")  # in memory, on Linux; a disk would make every saved
 if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ["TMPDIR"], tempfile.tempdir = str(_MEMORY), None  # for this process and those that tests start
 
-if not {"gpu", "PYTEST_XDIST_WORKER"} & {*sys.argv, *os.environ}:  # where it is not `pytest -m gpu`
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU in sight, a process that has trained can fork no workers
+# With a GPU in sight, a process that has trained can fork no workers. xdist's processes see what the first one decided.
+if "gpu" not in sys.argv and "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only `pytest -m gpu` shows GPUs
 
 # What runs measure of the machine is kept there, not among the user's own.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"fedexp-tests-{os.getuid()}")

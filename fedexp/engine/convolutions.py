@@ -27,7 +27,8 @@ from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out, tile_sizes, tiled
 from fedexp.models.layers import STACKED, Convolution, training
 
-Forms = dict[str, int]  # by a layer's path, the side of its tiles; layers that are computed directly are left out
+# By a layer's path, the side of its tiles, or STACKED; layers that PyTorch computes are left out.
+Forms = dict[str, int]
 
 _GAIN = 1.1  # how many times faster than direct convolution a form must be to replace it
 _SECONDS = 0.15  # time budget per form; the first repetitions are made in any case

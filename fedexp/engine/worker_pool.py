@@ -171,6 +171,8 @@ def in_child(work: Callable[[], Any]) -> Any:
     theirs.close()
     try:
         return ours.recv()
+    except EOFError:  # it has died: whatever it died of is found here
+        return work()
     finally:
         child.join()
 

@@ -166,6 +166,11 @@ def test_work_for_a_child_is_done_by_one_beside_a_gpu_alone(monkeypatch):
     assert worker_pool.in_child(os.getpid) != os.getpid()
 
 
+def test_work_of_a_child_that_dies_is_done_here(a_gpu_in_sight):
+    here = os.getpid()
+    assert worker_pool.in_child(lambda: here if os.getpid() == here else os._exit(1)) == here
+
+
 def test_workers_that_could_not_train_are_not_started(a_gpu_in_sight, monkeypatch, caplog):
     """With a GPU, PyTorch lets no forked process compute gradients once this one has: as if the child found so."""
     whole = played(FedAvg(), workers=2)
