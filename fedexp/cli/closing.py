@@ -8,6 +8,7 @@ from hydra import initialize_config_dir
 
 from fedexp.cli import console
 from fedexp.config.compose import CONF
+from fedexp.errors import Incomplete
 from fedexp.sweep.jobs import Sweep, sweeps
 from fedexp.sweep.plan import planned, show
 from fedexp.sweep.progress import Composing
@@ -34,8 +35,15 @@ def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
 
 
 def dry_run(words: Sequence[str]) -> None:
-    """Print what a sweep's command line would do."""
+    """Print what a sweep's command line would do. Raises what the sweep itself would raise for runs that are refused:
+    Incomplete for some, the first one's error for all of a table."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         every = sweeps(words, say=Composing())
     for sweep in every:
         show(sweep, planned(sweep), console(100))
+    refused = [[job.refused for job in sweep.jobs if job.refused] for sweep in every]
+    for sweep, errors in zip(every, refused):
+        if len(errors) == len(sweep.jobs):
+            raise errors[0]
+    if count := sum(map(len, refused)):
+        raise Incomplete(f"{count} of the sweep's runs cannot be carried out; the sweep would leave them out")

@@ -125,6 +125,17 @@ def test_a_dry_run_lists_and_begins_nothing(monkeypatch, capsys, tmp_path, words
     assert "round=1: no such key" in capsys.readouterr().err
 
 
+def test_a_dry_run_ends_with_the_exit_code_that_refused_runs_give_the_sweep(monkeypatch, capsys, tmp_path):
+    some = ["-m", "clients=20", "clients_per_round=2,30", "rounds=1", "algorithm=local_only", "tracking=none"]
+    every = ["-m", "clients=20", "clients_per_round=30,40"]
+    for words, code in ((some, 1), (every, 2)):
+        assert run(monkeypatch, tmp_path, "--dry-run", *words) == code
+        dry = capsys.readouterr()
+        assert "clients_per_round=30: must be at most clients=20" in dry.out
+        assert run(monkeypatch, tmp_path, *words) == code
+    assert "2 of the sweep's runs" not in dry.err and "clients_per_round=30: must be" in dry.err
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -141,12 +152,12 @@ def test_a_dry_run_leaves_out_no_word(monkeypatch, capsys, tmp_path, word, said)
 
 @pytest.mark.parametrize("key", ["nosuch", "rounds"])
 def test_a_dry_run_deletes_a_key_as_a_run_does(monkeypatch, capsys, tmp_path, key):
-    assert run(monkeypatch, tmp_path, "--dry-run", "-m", "seed=0,1", f"~{key}") == 0
+    assert run(monkeypatch, tmp_path, "--dry-run", "-m", "seed=0,1", f"~{key}") == 2
     assert "done: 0, to do: 0, refused: 2" in capsys.readouterr().out
 
 
 def test_a_dry_run_of_a_table_sets_a_groups_key_in_all_cells_as_the_sweep_does(monkeypatch, capsys, tmp_path):
-    assert run(monkeypatch, tmp_path, "--dry-run", "+table=fedcat_1", "table.seeds=[0]", "algorithm.mu=3") == 0
+    assert run(monkeypatch, tmp_path, "--dry-run", "+table=fedcat_1", "table.seeds=[0]", "algorithm.mu=3") == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "refused: 50" in said and "algorithm.mu=3: no such key" in said
 
