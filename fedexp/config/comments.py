@@ -13,7 +13,7 @@ def heading(path: Path) -> str:
 
 
 def comments(path: Path, package: str, otherwise: str) -> dict[str, str]:
-    """By key that a file sets, the comment beside it, which may go on below; `otherwise` where there is none."""
+    """The comment beside each key that a file sets, by key; it may continue below. `otherwise` where there is none."""
     text = path.read_text()
     lines = text.splitlines()
     found: dict[str, str] = {}
@@ -31,7 +31,7 @@ def comments(path: Path, package: str, otherwise: str) -> dict[str, str]:
 
 
 def _beside(lines: list[str]) -> str:
-    """The comment in the first of these lines, with the lines below that go on in the same column."""
+    """The comment in the first of these lines, with the lines below that continue it in the same column."""
     column = lines[0].find("#")
     if column < 0:
         return ""

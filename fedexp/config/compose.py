@@ -91,7 +91,7 @@ class Composer:
     """
 
     def __init__(self) -> None:
-        # Kept pickled: to copy it so is three times as fast.
+        # Kept pickled: a copy is then made three times as fast.
         self._bases: dict[tuple[str, ...], bytes | Exception] = {}
         self._plain: dict[tuple[str, ...], _Known | None] = {}
         self._words: dict[str, Override] = {}
@@ -127,9 +127,9 @@ class Composer:
 
     def plain(self, words: Sequence[str]) -> dict[str, Any] | None:
         """The config of a command line with all values resolved, as plain ones, made without OmegaConf's objects: a
-        sweep of thousands of runs would spend most of its time on them. Only what the words set is its own, all else
-        it shares with others, so nothing in it may be changed. None where other values depend on what the words set,
-        where they set more than single values, or where they compose to nothing: __call__ tells.
+        sweep of thousands of runs would spend most of its time on them. Only what the words set belongs to this config;
+        all else is shared with others, so nothing in it may be changed. None where other values depend on what the
+        words set, where they set more than single values, or where they compose to no config: __call__ says why.
         """
         choices, values = self._split(words)
         if any(each.is_delete() or "$" in each.input_line for each in values):
@@ -191,7 +191,7 @@ class Composer:
 class _Known:
     """A choice of groups without further values, as plain values, and what single values become in it.
 
-    words: all that its interpolations are made of. Raises OmegaConfBaseException where they do not resolve.
+    words: all words in its interpolations. Raises OmegaConfBaseException where they do not resolve.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -203,14 +203,14 @@ class _Known:
         self._values: dict[str, tuple[list[str], str, Any] | None] = {}
 
     def value(self, override: Override) -> tuple[list[str], str, Any] | None:
-        """The place of the value that an override changes or adds, its parents and its name, and the value, converted
-        as the schema asks. None where it sets more than a single value in a group that is there, where an interpolation
-        can be about it, or where it is not possible."""
+        """The place of the value that an override changes or adds, as its parents and its name, and the value,
+        converted as the schema asks. None where the override sets more than a single value in a group that is there,
+        where an interpolation may refer to the value, or where the override is not possible."""
         line = override.input_line
         if line not in self._values:
             try:
                 self._values[line] = self._changed(override)
-            except Exception:  # whatever it is, __call__ meets it again and says it
+            except Exception:  # whatever it is, __call__ meets it again and reports it
                 self._values[line] = None
         return self._values[line]
 
@@ -231,8 +231,8 @@ class _Known:
 
 
 def apply(override: Override, config: DictConfig) -> None:
-    """Set, add or delete a key, as Hydra does after it has composed the groups; but + sets a key that is there as well:
-    of a sweep's options, some may have it."""
+    """Set, add or delete a key, as Hydra does after it has composed the groups, except that + also sets a key that is
+    already there: only some of a sweep's options may have it."""
     if override.is_add():
         override = replace(override, type=OverrideType.FORCE_ADD)
     ConfigLoaderImpl._apply_overrides_to_config([override], config)
@@ -246,7 +246,7 @@ def first_line(error: BaseException) -> str:
 
 
 def deepest(error: BaseException) -> BaseException:
-    """The error that all others came of."""
+    """The error at the end of the chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

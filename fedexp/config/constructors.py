@@ -16,7 +16,7 @@ from fedexp.config.options import elsewhere
 from fedexp.errors import ConfigError, nearest, require
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
-PARTS = {  # an algorithm's, likewise; and the constructor that each has unless another is chosen
+PARTS = {  # an algorithm's parts, which name a constructor as well; each with the one it has by default
     "selection": "fedexp.selection.uniform.Uniform", "server_optimizer": "fedexp.server_optimizer.sgd.Sgd",
     "compression": "fedexp.compression.none.NoCompression", "privacy": "fedexp.privacy.none.NoPrivacy",
     "system": "fedexp.system.none.Ideal",

@@ -96,7 +96,7 @@ def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
 
 
 def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -> Plain:
-    """A constructor and its arguments, those within it likewise."""
+    """A constructor and its arguments; constructors among these are treated in the same way."""
     given = {key: value for key, value in node.items() if key not in ("name", "_target_")}
     target, defaults = find(group, node.get("_target_")), dict(OF_FEDEXP.get(group, {}))
     if target is not None:
@@ -132,7 +132,7 @@ def _loaded(group: str, target: str) -> Any:
 
 @cache
 def _defaults(target: Any) -> Plain:
-    """Those of a constructor's arguments whose defaults are plain values."""
+    """The defaults of a constructor's arguments, as far as they are plain values, by name."""
     found = {name: each.default for name, each in inspect.signature(target).parameters.items()}
     if is_dataclass(target):
         made = {each.name: each.default_factory for each in fields(target)}

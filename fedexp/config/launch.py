@@ -33,8 +33,8 @@ def local_rank() -> int:
 
 def hide_gpus(devices: Iterable[str]) -> None:
     """To be called before PyTorch is used, with hardware.device of each run that this process will carry out: where all
-    are cpu, PyTorch sees no GPU. With one in sight, a process that has computed a gradient can fork no worker that
-    computes another."""
+    are cpu, PyTorch sees no GPU. Where it sees one, a process that has computed a gradient cannot fork a worker that
+    computes gradients."""
     if {*devices} == {"cpu"}:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

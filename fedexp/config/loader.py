@@ -1,4 +1,4 @@
-"""Hydra's composing of groups for many choices in one process: what it would read and parse for each anew is kept."""
+"""Composes groups as Hydra does, for many choices in one process: what Hydra would read and parse anew is kept."""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ _HYDRAS_MAP = defaults_list._create_interpolation_map
 
 class Loader(ConfigLoaderImpl):
     """Composes what `hydra.compose` does from the same search path, in a tenth of its time: a file is read once however
-    often it is chosen, the files that begin a config as the last one began are merged once, and Hydra's own node, which
-    is no part of a run's config, is left out from the beginning."""
+    often it is chosen, the first files of a config are merged once if the config before it began with the same ones,
+    and Hydra's own node, which is no part of a run's config, is left out from the beginning."""
 
     def __init__(self, path: ConfigSearchPath, parse: Callable[[Sequence[str]], list[Override]]) -> None:
         super().__init__(path)
@@ -97,8 +97,8 @@ class _Files(ConfigRepository):
 @contextmanager
 def fewer_maps() -> Iterator[None]:
     """Within this context Hydra makes the map of all choices so far, for interpolations among a file's defaults, only
-    where a file has any, and puts the file's defaults into it only where one names them. It makes the map for every
-    file and puts all of them in, a third of the time of composing."""
+    where a file has any, and puts the file's defaults into it only where one names them. Otherwise it makes the map for
+    every file and puts all of them in, which takes a third of the time of composing."""
     before = defaults_list._create_interpolation_map  # within another such context, what that one has set
 
     def where_used(overrides: Any, defaults: list[InputDefault], self_added: bool) -> Any:

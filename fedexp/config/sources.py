@@ -1,5 +1,5 @@
 """The bounds that fedexp's own classes declare, read from their source: importing them takes seconds, which is too long
-for the text of a help."""
+for a help text."""
 
 import ast
 from contextlib import suppress

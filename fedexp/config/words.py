@@ -15,7 +15,7 @@ from fedexp.errors import ConfigError, nearest, require
 PROGRAMS = ("again", "bench", "figures", "partition", "protocol", "report", "roofline", "study")  # of fedexp/cli
 _NO_NAME = re.compile(r"(null|true|false|[-+]?(nan|inf|[\d._]+(e[-+]?\d+)?))?", re.IGNORECASE)  # not read as strings
 _LONG_NUMBER = re.compile(r"[\d_]{400,}")  # Python refuses to read some of these; no setting can have one
-_LONGEST = 100_000  # characters; Linux passes no longer words
+_LONGEST = 100_000  # characters; Linux does not pass on much longer words
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
