@@ -43,7 +43,7 @@ class Context:
         return self.model.weights
 
     def ready(self, stopped: Callable[[], bool] = lambda: False) -> "Context":
-        """The same with an engine of its own, to train in; whoever asks for it closes that engine in the end.
+        """The same context with an engine of its own, to train with; the caller must close that engine in the end.
 
         stopped: whether training is to end before the round does (Interrupted).
         """

@@ -56,8 +56,8 @@ class Engine:
         torch.backends.cudnn.deterministic = True
 
     def fastest_tiles(self, cohort: int) -> dict[str, int]:
-        """The tiles' side of each convolution, by path, that is faster in tiles here, for cohorts of `cohort`; on a
-        GPU, STACKED for each that is faster in that form."""
+        """By path, the side of the tiles of each convolution that is faster in tiles here, for cohorts of `cohort`
+        clients; on a GPU, STACKED for each convolution that is faster in that form."""
         hardware, world = self.hardware, self.world
         if hardware.convolution != "auto" or hardware.compile or hardware.precision == "float64":
             return {}
@@ -83,8 +83,8 @@ class Engine:
         return not self.alone and min(self.hardware.worker_count * ranks.size(), cohort) > 1
 
     def use_tiles(self, tiles: dict[str, int]) -> None:
-        """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began, perhaps on another
-        kind of machine, whose forms are not for this one."""
+        """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began. If that was on
+        another kind of machine, its forms are not used on this one."""
         fits = self.stacks if self.mechanism == "vectorized" else not self.stacks
         self.training.tiles = {path: tile for path, tile in tiles.items() if fits and (tile == STACKED) == self.stacks}
 
@@ -187,7 +187,7 @@ class Engine:
         return pool
 
     def _in_chunks(self, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree) -> Tree:
-        """Train all tasks at once, or as many as memory holds: half as many from each time it runs out."""
+        """Train all tasks at once, or as many as memory holds: each time it runs out, half as many from then on."""
         parts: list[Tree] = []
         done = 0
         while done < len(tasks):

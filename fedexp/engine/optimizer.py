@@ -28,7 +28,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, weights: list[Tensor], grads: list[Tensor], active: int | None = None) -> None:
-        """One step. active: of only the first `active` rows of a stack (weights and grads are already those rows)."""
+        """One step. active: only the first `active` rows of a stack take it (weights and grads are already those)."""
         if self.fused:
             grads = [_as_it_lies(_laid_out_as(weight, grad)) for weight, grad in zip(weights, grads)]
             weights = [_as_it_lies(weight) for weight in weights]

@@ -161,7 +161,8 @@ def children_can_train() -> bool:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """`work()`, which computes gradients, by a forked process where this one would then be unable to fork workers."""
+    """What `work()` returns. It computes gradients, so a forked process calls it where this one could then fork no
+    workers."""
     if not torch.cuda.device_count() or not children_can_train():
         return work()
     fork = multiprocessing.get_context("fork")
@@ -171,7 +172,7 @@ def in_child(work: Callable[[], Any]) -> Any:
     theirs.close()
     try:
         return ours.recv()
-    except EOFError:  # it has died: whatever it died of is found here
+    except EOFError:  # the child has died: this process then does the work, and meets any error itself
         return work()
     finally:
         child.join()
