@@ -140,8 +140,8 @@ def _leave(error: BaseException, config: DictConfig, always: bool) -> None:
 
 
 def _for_every_cell(words: list[str]) -> list[str]:
-    """In a table's sweep each cell chooses its own groups; let a group's key hold in all cells all the same:
-    `dataset.root=FOLDER` becomes `++dataset.root=FOLDER`."""
+    """In a table's sweep each cell chooses its own groups; a group's key that is given must nevertheless hold in every
+    cell: `dataset.root=FOLDER` becomes `++dataset.root=FOLDER`."""
     if not any(word.lstrip("+").startswith("table=") for word in words):
         return words
     of_a_cell = tuple(f"{group}." for group in GROUPS)

@@ -18,7 +18,7 @@ _COLUMNS = 2**16
 
 
 def apply(function: Callable[..., Tensor], *trees: Tree) -> Tree:
-    """`function` over the leaves of trees of one shape."""
+    """`function` applied to the leaves of trees of the same structure."""
     first = trees[0]
     if not isinstance(first, dict):
         return function(*trees)

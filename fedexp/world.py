@@ -36,8 +36,8 @@ class World:
     rows: int64 [sum of sizes], the example ids of client 0, then of client 1, ...; sizes: int64 [N], on
     the CPU, because schedules are made there. held, held_sizes: the same for examples that are held out of training,
     for their client's evaluation alone. memory_device: where clients' memory is kept; None: with the examples.
-    test_transform: for the test examples; None: the same as for the training examples. noise: on training inputs, of
-    which some clients have more than others; None: no noise.
+    test_transform: for the test examples; None: the same as for the training examples. noise: added to training inputs,
+    more for some clients than for others; None: no noise.
     """
 
     x: Tensor
