@@ -10,8 +10,8 @@ being the participants similar to it, itself included (eq. 1, 2). Epsilon rises 
 epsilon <- min(epsilon growth^t, largest).
 
 Clients: the global model is the teacher. The KL divergence between the two models' distributions over the pairs of a
-batch, which a kernel of the features gives (eq. 18, 19), is added times `distillation` (lambda). The teacher evaluates
-(running statistics, no dropout).
+batch, which a kernel of the features gives (eq. 18, 19), times `distillation` (lambda), is added to the loss. The
+teacher is in evaluation mode (running statistics, no dropout).
 
 Gamma, the kernel and the rise of epsilon are left open by the paper; by default they are the published code's.
 Under rescaling=positive, similarities that are not positive count as 0 (that code takes their absolute value).
@@ -235,7 +235,8 @@ class Cadis(FedAvg):
         return max(0.0, float(total))
 
     def artifacts(self, state: State, ctx: Context) -> dict[str, Any]:
-        """Heat maps of the Q-matrix and the true one, and the former as a table; of many clients, only known pairs'."""
+        """Heat maps of the Q-matrix and the true one, and the former as a table; for many clients, only a table of the
+        known pairs."""
         if ctx.clients > _SHOWN:
             first, second = pairs.ids(state["pairs"]["pair"])
             values = np.round(self.rescaled(state["pairs"]).numpy(), 6)
@@ -264,7 +265,7 @@ def label_similarity(world: World) -> Tensor:
 def _one_a_pair(first: Tensor, second: Tensor, clients: int, gen: Generator) -> Tensor:
     """A standard normal number for each pair [P].
 
-    For few clients they are drawn as a matrix of which most entries stay unused: which number a pair gets then does
+    For few clients a whole matrix is drawn, and most of its entries stay unused: which number a pair gets then does
     not depend on which other pairs there are.
     """
     if clients <= _TOGETHER:

@@ -2,8 +2,8 @@
 
 The base of IFCA, FedSoft, FeSEM and of clusters by label distributions. The papers measure each client's model on data
 like its own; `metrics` does that with every test example: a model's accuracy on each class, weighted by the client's
-own label distribution. There every client chooses its model anew, even one that was drawn long ago or never.
-As one global model, the cluster models' logits are summed (FedConcat, appendix D.8).
+own label distribution. For `metrics` every client chooses its model anew, even one that was drawn long ago or never.
+Where a single global model is needed, the cluster models' logits are summed (FedConcat, appendix D.8).
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Clustered(FedAvg):
         return state["assigned"][ids]
 
     def assignment(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Tensor:
-        """The clusters [K] in which this round's cohort trained, as the server knows. state: as the round began."""
+        """The clusters [K] in which this round's cohort trained, as known to the server. state: as the round began."""
         return self.choices(state, ids, ctx)
 
     def membership(self, assigned: Tensor, uploads: Tree, models: int) -> Tensor:

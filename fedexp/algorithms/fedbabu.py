@@ -1,8 +1,8 @@
 """FedBABU (Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042): the body is trained and averaged, the head stays as it began.
 
 All clients have the same random head, which follows from the seed and never crosses the network; its weights are
-neither stepped nor decayed. A client fine-tunes the whole model, head included, before it uses it. The global model,
-evaluated as any, is the body with the initial head.
+neither stepped nor decayed. A client fine-tunes the whole model, head included, before it uses it. The global model
+that is evaluated is the body with the initial head.
 """
 
 from dataclasses import dataclass, field

@@ -3,7 +3,7 @@
 Many clients train at once, each from the model that was the newest when it started, and arrive when their devices are
 done. An arriving update is scaled by s(tau) = (1 + tau)^-1/2, tau being how many steps the server has taken since that
 client started, and goes into a buffer; after K arrivals w <- w + eta_s sum s(tau) Delta / K. A round is one step of the
-server, and its cohort are the K clients whose updates fill the buffer: one that comes twice has trained twice.
+server, and its cohort is the K clients whose updates fill the buffer: a client that is in it twice has trained twice.
 
 A client that arrives is replaced by one drawn uniformly among the idle ones. Of clients that arrive at one instant the
 lowest id is first, and they are replaced after the last of them. Which updates arrive in a round is known when it

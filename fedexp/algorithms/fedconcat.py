@@ -2,7 +2,7 @@
 
 Stage 1 groups the clients, stage 2 trains a model for each group (both are done by the algorithm `clustering`),
 stage 3 freezes the groups' encoders, sends them to all clients once and trains a linear classifier on their
-concatenated features. Encoders evaluate in stage 3: no dropout, no moving statistics.
+concatenated features. Encoders are in evaluation mode in stage 3: no dropout, no moving statistics.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """FedNTD (Lee et al., NeurIPS 2022, arXiv:2106.03097): distils the global model on the not-true classes.
 
 Adds beta tau^2 KL(q_global || q_local) to cross-entropy, q the softmax of a model's logits / tau over the C - 1 classes
-that are not the example's own. The teacher, the global model as received, evaluates (running statistics, no dropout).
-With two classes there is one such class, and nothing to distil.
+that are not the example's own. The teacher, the global model as received, is in evaluation mode (running statistics,
+no dropout). With two classes there is one such class, and nothing to distil.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Clusters of clients with similar label distributions (FedConcat, stages 1 and 2).
 
-Where the distributions come from is `labels`:
+`labels` says where the distributions come from:
 - counted: clients send their distributions, counts / n_k (stage 1-A).
 - noisy: the same with Laplace noise of scale 1 / epsilon on each entry (appendix B).
 - random_inputs: the server's mean softmax output of each client's first model on random images (stage 1-B, ID).
