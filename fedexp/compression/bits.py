@@ -1,4 +1,4 @@
-"""Integers of a few bits each, packed into bytes without gaps, so that the bytes counted are those that cross."""
+"""Integers of a few bits each, packed into bytes without gaps, so that the bytes counted are those that are sent."""
 
 import torch
 import torch.nn.functional as F

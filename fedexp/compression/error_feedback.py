@@ -1,6 +1,6 @@
 """Error feedback (Stich et al. 2018; Karimireddy et al., ICML 2019), the base of compressions that are biased.
 
-x = update + e; C(x) crosses; e <- x - C(x), which the client keeps until it is drawn again.
+x = update + e; C(x) is sent; e <- x - C(x), which the client keeps until it is drawn again.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class ErrorFeedback(NoCompression, ABC):
-    """error_feedback: whether the client remembers the part that did not cross and adds it to its next update."""
+    """error_feedback: whether the client remembers the part that was not sent and adds it to its next update."""
 
     error_feedback: bool = True
 

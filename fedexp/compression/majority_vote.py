@@ -20,7 +20,7 @@ from fedexp.tree import Params, Stack, Tree
 class MajorityVote(NoCompression):
     """One bit per entry. step: how far a vote moves an entry, times the server optimizer's learning rate.
 
-    sign(0) and ties are +1: a third value would take more than one bit. Running statistics cross unchanged and are
+    sign(0) and ties are +1: a third value would take more than one bit. Running statistics are sent unchanged and
     averaged.
     """
 

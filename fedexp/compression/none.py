@@ -12,11 +12,11 @@ from fedexp.tree import Params, Stack, Tree
 
 @dataclass(frozen=True)
 class NoCompression(Frozen):
-    """The update crosses unchanged.
+    """The update is sent unchanged.
 
     `encode` runs on ONE client, vectorized like the algorithm's own client functions, on the trained entries of its
-    update. Its first result is the payload, real tensors whose bytes are counted. Running statistics always cross
-    unchanged.
+    update. Its first result is the payload, real tensors whose bytes are counted. Running statistics are always
+    sent unchanged.
     """
 
     merges = False  # True if `merge` is not the weighted mean; the algorithm must then merge updates by it
@@ -40,6 +40,6 @@ class NoCompression(Frozen):
     def merge(self, updates: Stack, weights: Tensor, trained: list[str]) -> Params:
         """The cohort's update from the decoded updates of K clients [K, ...]: the mean, weighted by `weights` [K].
 
-        trained: names of the entries that were encoded; the others crossed unchanged.
+        trained: names of the entries that were encoded; the others were sent unchanged.
         """
         return tree.mean(updates, weights)

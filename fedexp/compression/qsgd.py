@@ -1,7 +1,7 @@
 """QSGD's quantization (Alistarh et al., NeurIPS 2017), applied to updates as in FedPAQ (Reisizadeh et al., AISTATS
 2020).
 
-An entry x_i of a vector x crosses as sign(x_i) xi, xi being floor(s |x_i| / ||x||) or one more, drawn at random such
+An entry x_i of a vector x is sent as sign(x_i) xi, xi being floor(s |x_i| / ||x||) or one more, drawn at random such
 that ||x|| sign(x_i) xi / s is x_i in expectation.
 """
 

@@ -15,10 +15,10 @@ _STREAM = 2000
 
 @dataclass(frozen=True)
 class RandomK(ErrorFeedback):
-    """k entries, the `share` of all d entries and at least one, cross as values; a 32-bit seed tells which they are.
+    """k entries, the `share` of all d entries and at least one, are sent as values; a 32-bit seed tells which they are.
 
     Without error feedback the values are multiplied by d / k, which makes the decoded update unbiased. With it they
-    cross unchanged: with that factor, errors would grow without bound if k < d / 2. share 1 is no compression.
+    are sent unchanged: with that factor, errors would grow without bound if k < d / 2. share 1 is no compression.
     """
 
     share: Annotated[float, Within(0, 1, open_below=True)] = 0.1
@@ -35,7 +35,7 @@ class RandomK(ErrorFeedback):
         return tree.split(values.new_zeros(size).scatter(0, places, values), like)
 
     def _places(self, seed: Tensor, size: int) -> Tensor:
-        """The places of the k largest of `size` random numbers, of which no two are equal: int64 [k]."""
+        """The positions of the k largest of `size` random numbers, no two of which are equal: int64 [k]."""
         numbers = randomness.integers(seed, size, _STREAM)
         order = numbers * size + numbers.new_ones(size).cumsum(0)
         return order.topk(max(1, round(self.share * size))).indices

@@ -15,10 +15,10 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class TopK(ErrorFeedback):
-    """The `share` of all entries with the largest magnitudes, at least one, crosses: values and their places.
+    """The `share` of all entries with the largest magnitudes, at least one, is sent: values and their positions.
 
-    places: int32, 32 bits each; packed, ceil(log2 d) bits each for d entries; bitmap, one bit for every entry. share 1:
-    all values cross, and their places too.
+    places: how positions are sent: int32, 32 bits each; packed, ceil(log2 d) bits each for d entries; bitmap, one bit
+    for every entry. share 1: all values are sent, and their positions too.
     """
 
     share: Annotated[float, Within(0, 1, open_below=True)] = 0.1
