@@ -78,7 +78,7 @@ def _names(groups: list[Group]) -> str:
 def by_data_set(
     runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None
 ) -> list[Page]:
-    """`compare_runs` of each data set's runs, a page each: no accuracies on different data sets stand in one table.
+    """A page of `compare_runs` for each data set: no table mixes accuracies on different data sets.
     Folders of `fedexp study` alone are left out. Raises ConfigError for a baseline that no data set's runs have."""
     parts = by_key((run for run in runs if not run.is_study), lambda run: run.data)
     if len(parts) == 1:
@@ -109,8 +109,8 @@ def _ranked(groups: list[Group]) -> list[Group]:
 
 
 def _pictured(groups: Sequence[Group]) -> tuple[dict[str, list[Group]], list[str]]:
-    """The problems of which pictures are made, with their groups: those of the most groups, in the order of the page.
-    And the other problems."""
+    """The problems for which pictures are made, with their groups: those with the most groups, in the order of the
+    page; and the other problems."""
     problems = by_key(groups, lambda group: group.problem)
     most = sorted(problems, key=lambda problem: -len(problems[problem]))[:_MOST_PICTURES]
     drawn = {problem: peers for problem, peers in problems.items() if problem in most}

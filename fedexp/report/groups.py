@@ -80,7 +80,7 @@ def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
 
 
 def _usual(groups: Sequence[dict[str, str]], keys: list[str]) -> dict[str, str]:
-    """The values that nearly all groups have, by key: no name tells them. The options of groups are always told."""
+    """The values that nearly all groups have, by key: names leave them out, but never the options of groups."""
     found = {}
     for key in keys:
         text, count = Counter(group[key] for group in groups).most_common(1)[0]

@@ -33,7 +33,7 @@ class Line:
 
     @property
     def protocol(self) -> tuple[Any, ...] | None:
-        """The nearest to the paper's of the protocols under which every measured cell has runs of all rounds; None if
+        """Of the protocols under which every measured cell has runs of all rounds, the nearest to the paper's; None if
         there is none, or if a cell shows the very runs that it asks for."""
         if any(each.variant.asked for each in self.both):
             return None
@@ -99,7 +99,7 @@ def rank_agreement(table: Table, measured: list[Measured]) -> str:
 
 
 def sheet(table: Table, measured: list[Measured]) -> Sheet:
-    """The lines of which something was measured."""
+    """The lines in which something was measured."""
     header = ["", "best as measured", "best as published (of those measured)", "Spearman", "cells"]
     caption = "Lines whose runs differ in protocol or data are not compared."
     rows = [line.row() for line in lines(table, measured) if line.both]

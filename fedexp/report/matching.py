@@ -140,7 +140,7 @@ class Matcher:
 
 
 def _protocol(job: Job) -> Settings:
-    """The settings that the cell's runs are held against: the paper's; of a scaled sweep the scaled ones."""
+    """The settings with which the cell's runs are compared: the paper's, or in a scaled sweep the scaled ones."""
     own = job.plain["scale"] or job.protocol is None
     plain: Any = job.plain if own else job.protocol
     return protocol(trained(settings(plain, plain["rounds"])))

@@ -56,8 +56,8 @@ def measure(
     table: Table, cell: Cell, jobs: dict[tuple[str, str, bool], list[Job]], peers: list[Job], matcher: Matcher,
     protocol: tuple[Any, ...] | None = None,
 ) -> Measured:  # fmt: skip
-    """All that is known about a cell. jobs: by row, column, and whether they are the cell's reference, of the
-    cells that may have runs; peers: one job of each of these; protocol: that of the runs to show, if not the nearest
+    """All that is known about a cell. jobs: those of the cells that may have runs, by row, column, and whether they are
+    the cell's reference; peers: one job of each of these cells; protocol: that of the runs to show, if not the nearest
     to the paper's."""
     printed = published.find(table.name, cell)
     own = jobs.get((cell.row, cell.column, False))

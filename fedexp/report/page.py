@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 _MARKS = "<style>.best {font-weight: bold} .second {text-decoration: underline} .aside {display: block}</style>"
-Curves = Mapping[frozenset[Path], float | None]  # a picture's: each one's runs, and the published value beside it
+Curves = Mapping[frozenset[Path], float | None]  # of a picture: each curve's runs, and the published value beside it
 NOTHING = "\u2013"  # stands where there is no value
 
 

@@ -22,8 +22,8 @@ def paper_pages(
     runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None,
     remarks: Mapping[str, str] | None = None,
 ) -> Iterator[Page]:  # fmt: skip
-    """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, and
-    of whose tables they measured some cell: those tables, one after another. targets and baseline: as in
+    """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, if
+    they measured a cell of its tables: those tables, one after another. targets and baseline: as in
     any_runs.compare_runs. remarks: what is to be said of tables, by their name."""
     for paper, names in _tables().items():
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]

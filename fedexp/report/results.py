@@ -71,7 +71,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     final, best = _spreads(groups, found, "final_accuracy"), _spreads(groups, found, "best_accuracy")
     signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
     keys = list(groups[0].settings)
-    keys = keys if len(keys) > 1 else []  # of one the name tells
+    keys = keys if len(keys) > 1 else []  # a single key is already told by the name
     rounds, megabytes = _values(groups, found, "rounds"), _values(groups, found, "megabytes")
     rows = []
     for number, group in enumerate(groups):
