@@ -5,7 +5,7 @@
     python -m fedexp again outputs/RUN seed=1          # another run, the same except for this key
 
 Keys are KEY=VALUE, +KEY=VALUE, ~KEY as in the main program. Of the groups only hardware and tracking can be chosen
-anew: hardware=cpu, tracking=none. Of the others the file holds only the chosen option's keys. Runs go to the folder
+anew: hardware=cpu, tracking=none. For the others the file holds only the chosen option's keys. Runs go to the folder
 that contains RUN, unless output_root says otherwise.
 """
 

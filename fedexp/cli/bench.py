@@ -118,10 +118,10 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def measure(config: DictConfig, rounds: int, fast: bool) -> dict[str, Any]:
-    """Samples a second of each loop, medians over `rounds` alternating rounds after one to warm up, and the seconds of
-    the start, of a round and of the whole run. Prints what it is doing, since each part may take minutes.
+    """Samples per second of each loop, medians over `rounds` alternating rounds after one to warm up, and the seconds
+    of the start, of a round and of the whole run. Prints what it is doing, since each part may take minutes.
 
-    Of a run of several stages, speeds and the round are those of the last stage, the start is that of the first, and
+    In a run of several stages, speeds and the round are those of the last stage, the start is that of the first, and
     the run is the whole.
 
     plain, floor: how many times as fast as that loop fedexp is (lowest, median, highest); None if it cannot do the run.

@@ -96,7 +96,7 @@ class PlainLoop:
 
 
 class Floor(PlainLoop):
-    """What is known to be fast on a CPU, without changing a layer's algorithm: one process a core with one thread,
+    """What is known to be fast on a CPU, without changing a layer's algorithm: one process per core with one thread,
     weights in shared memory, freed memory kept, channels last, pooling before ReLU, fused steps."""
 
     def __init__(self, config: DictConfig, ctx: Context) -> None:

@@ -11,8 +11,8 @@ launching the kernels, moving the bytes, and doing the arithmetic. The GPU's num
 (4.8 TB/s, 67 TFLOP/s in float32), and 5 microseconds for the host to launch a kernel; if a step is captured and
 replayed without the host, 1.5 microseconds per kernel are assumed. Not counted: that small kernels do not fill a GPU,
 evaluation, and work that is done once per round. On an H100 replayed rounds took 6 to 15 times as long as estimated
-(outputs/published/gpu.txt), mostly in convolutions: this is a bound, and no forecast. Of a run of several stages only
-the first is counted, and every client as if it had as many examples as the largest.
+(outputs/published/gpu.txt), mostly in convolutions: this is a bound, not a forecast. In a run of several stages only
+the first is counted, and every client is counted as if it had as many examples as the largest.
 """
 
 import math

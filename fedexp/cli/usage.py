@@ -21,7 +21,7 @@ from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
 from fedexp.config.sources import declared_by
 
-_INTERNAL = {"name", "_target_", "source"}  # keys of a group that are no settings
+_INTERNAL = {"name", "_target_", "source"}  # keys of a group that are not settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # groups, what a table is made of, or set by fedexp itself
 _OF_TABLES = {
     "table.select": "a regular expression that a cell's name must contain, as --dry-run lists it; null: all",
@@ -65,8 +65,8 @@ def usage(words: Sequence[str], programs: Sequence[str]) -> None:
 
 
 def chosen_files(words: Sequence[str]) -> list[tuple[Path, str]]:
-    """The files of conf/ of which a command line's config is composed, in their order; for each, the key that its own
-    keys are under. Hydra must be initialised."""
+    """The files of conf/ from which a command line's config is composed, in order; for each, the key that its own keys
+    are under. Hydra must be initialised."""
     loader = GlobalHydra.instance().config_loader()
     found = loader.compute_defaults_list("config", list(words), RunMode.RUN).defaults
     files = [(CONF / f"{each.config_path}.yaml", each.package or "") for each in found]

@@ -43,7 +43,7 @@ class RunFolder:
 
     def __init__(self, config: Mapping[Any, Any], known: str | None = None, folders: Folders | None = None) -> None:
         """known: the config's fingerprint; folders: what `Folders` has found. Both save time where there are thousands
-        of runs, as it does to give their configs as plain values. Raises ConfigError if output_root cannot be read."""
+        of runs, and so do configs given as plain values. Raises ConfigError if output_root cannot be read."""
         self.config = config
         self.fingerprint = fingerprint(config) if known is None else known
         root = Path(config["output_root"]).expanduser()
@@ -158,15 +158,15 @@ class RunFolder:
 
 
 def drawn(figure: "Figure") -> dict[str, bytes]:
-    """A figure as a PNG and as a PDF. Each is drawn once: `savefig` would draw it a second time before, to lay it out,
-    and the canvases do that themselves."""
+    """A figure as a PNG and as a PDF. Each is drawn once: `savefig` would draw it twice, the first time to lay it out,
+    which the canvases do themselves."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
     figure.set_dpi(100)
     png, pdf = io.BytesIO(), io.BytesIO()
     FigureCanvasAgg(figure).print_png(png)
-    figure.set_layout_engine("none")  # it is laid out: not a second time
+    figure.set_layout_engine("none")  # it is already laid out
     FigureCanvasPdf(figure).print_pdf(pdf)
     return {"png": png.getvalue(), "pdf": pdf.getvalue()}
 

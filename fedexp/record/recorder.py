@@ -71,8 +71,8 @@ class Recorder:
         self.complained = -math.inf
 
     def resume(self, is_due: Callable[[int], bool]) -> State | None:
-        """The run's State as last saved; the reference's is restored, and the history, with the rows of rounds that are
-        due. None where no good checkpoint exists. Raises ConfigError on another kind of device."""
+        """The run's State as last saved. The reference's State is restored, and the history with the rows of rounds
+        that are due. None where no good checkpoint exists. Raises ConfigError on another kind of device."""
         device = self.world.device
         values, refused = ranks.from_first(
             lambda: self.folder.checkpoint.load(device), device,

@@ -1,6 +1,6 @@
 """Weights & Biases: online if credentials are found, else offline; it never prompts, and a failure never ends the run.
 
-wandb's own environment variables hold for keys that the config leaves open (null).
+wandb's own environment variables apply to keys that the config leaves open (null).
 """
 
 import netrc
@@ -20,7 +20,7 @@ from fedexp.errors import require
 from fedexp.record.result import read_rows
 from fedexp.record.tracker import Tracker, harmless, leaves
 
-PATIENCE = 8  # seconds to wait for an answer of wandb's server
+PATIENCE = 8  # seconds to wait for an answer from wandb's server
 _MODES = ("auto", "online", "offline", "disabled")
 _ENVIRONMENT = {"project": "WANDB_PROJECT", "entity": "WANDB_ENTITY", "group": "WANDB_RUN_GROUP", "mode": "WANDB_MODE"}
 

@@ -48,7 +48,7 @@ class Job:
 
     @cached_property
     def config(self) -> DictConfig | None:
-        """Made when it is asked for: of thousands of runs they fill the memory, and most are never needed."""
+        """Made when it is asked for: the configs of thousands of runs fill the memory, and most are never needed."""
         return None if self.make is None else self.make()
 
     @cached_property
@@ -79,8 +79,8 @@ class Sweep:
 
 
 def by_run(jobs: Iterable[Job]) -> list[tuple[Job, list[Job]]]:
-    """Each run once, with all jobs that share it: it is the first of them with the most rounds. A refused job shares
-    its run with none."""
+    """Each run once, as the first job with the most rounds among those that share it, and all of these jobs. A refused
+    job shares its run with none."""
     together: dict[str, list[Job]] = {}
     for job in jobs:
         together.setdefault(job.name if job.refused else job.fingerprint, []).append(job)
