@@ -55,7 +55,8 @@ class GlobalModel(nn.Module):
     """The global model of a run as one module: examples in, logits [n, C] out.
 
     Examples are given as the data set holds them: images [n, c, h, w] in uint8 from 0 to 255, other features as floats.
-    The data set's scaling and normalisation are inside, augmentation is not. Layers evaluate, even after `train`.
+    The module scales and normalises them as the data set's transform does, without augmentation. Layers stay in
+    evaluation mode, even after `train`.
     """
 
     def __init__(self, algorithm: FedAvg, model: Model, params: Params, transform: Transform) -> None:

@@ -81,7 +81,7 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
 
 
 def build_dataset(config: DictConfig) -> Dataset:
-    """All examples, on the CPU. Those to train on are channels last where the CPU trains, too."""
+    """All examples, on the CPU. Where the CPU also trains, the training examples are in channels-last memory."""
     dataset: Dataset = construct(config.dataset)
     on_cpu = section(config, "hardware").torch_device.type == "cpu"
     return replace(dataset, train_x=channels_last(dataset.train_x)) if on_cpu else dataset

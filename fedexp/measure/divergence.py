@@ -1,8 +1,8 @@
 """Weight divergence ||w_k - w|| / ||w|| of a cohort's models w_k from their center w, which for most algorithms is the
 new global model.
 
-This measure is fedexp's own. It follows that of Zhao et al. (2018, section 3, eq. 1), the global model's distance from
-centralized SGD, which is in fedexp/measure/reference.py.
+This measure is fedexp's own, after that of Zhao et al. (2018, section 3, eq. 1): the global model's distance from
+centralized SGD, which fedexp/measure/reference.py computes.
 """
 
 import torch

@@ -42,7 +42,7 @@ class Evaluation:
     def row(self, stage: Stage, done: Round) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
         """A finished round's row, and tables by name. Only here do its numbers leave the device."""
         algorithm, state, ctx = stage.algorithm, done.after, done.ctx
-        # As the test images are: images of one channel alone would not tell PyTorch that they are channels last.
+        # Weights in channels last, as the test images are: of images of one channel PyTorch cannot tell that.
         used = {**state, "params": tree.apply(channels_last, state["params"])}
         score, loss = accuracy.test(lambda x: algorithm.predict(used, ctx.model, x), ctx.world)
         found = {"test_accuracy": score, "test_loss": loss}

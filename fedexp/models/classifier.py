@@ -26,8 +26,8 @@ class Classifier(nn.Module):
 class Model:
     """A network as pure functions of Params, which algorithms call inside `loss` and `predict`.
 
-    Inside the engine's training pass the layers train (batch statistics, dropout); elsewhere, and with
-    training=False, they evaluate. `weights` names the trained entries; a parameter with requires_grad=False is
+    Inside the engine's training pass the layers are in training mode (batch statistics, dropout); elsewhere, and with
+    training=False, in evaluation mode. `weights` names the trained entries; a parameter with requires_grad=False is
     one of the `buffers`. pretrained: the source of the weights below the head; None: they are random.
     """
 

@@ -61,12 +61,12 @@ def _within(now: TrainingPass | None) -> Iterator[Any]:
 def training(
     weight: Tensor | None, key: Tensor, alone: bool = False, tiles: Mapping[str, int] | None = None
 ) -> AbstractContextManager[TrainingPass]:
-    """Within this block layers train: with batch statistics and dropout, instead of running statistics and none."""
+    """Within this block layers are in training mode: they use batch statistics and dropout."""
     return _within(TrainingPass(weight, key, alone, tiles or {}))
 
 
 def frozen() -> AbstractContextManager[None]:
-    """Within this block layers evaluate, even inside a training pass (a teacher, a frozen encoder)."""
+    """Within this block layers are in evaluation mode, even in a training pass (a teacher, a frozen encoder)."""
     return _within(None)
 
 

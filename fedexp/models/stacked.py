@@ -2,8 +2,8 @@
 
 PyTorch computes them as one convolution of as many groups as there are models, for which its library has no fast
 kernels where a model's channels are few. Here each is a matrix product whose entries are read from the images as they
-are needed, in Triton, which comes with PyTorch on Linux. Sums are made in a fixed order, so that results repeat
-themselves to the bit. fedexp.engine.convolutions measures where this is faster.
+are needed, in Triton, which comes with PyTorch on Linux. Sums are made in a fixed order, so that results can
+be repeated bit for bit. fedexp.engine.convolutions measures where this is faster.
 """
 
 from typing import Any

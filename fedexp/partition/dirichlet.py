@@ -16,7 +16,7 @@ def dirichlet(
     dataset: Dataset, clients: int, seed: int, alpha: float, construction: str = "client_prior",
     quantity_alpha: float | None = None, min_size: int = 10, tries: int = 1000, published_draw: bool = False,
 ) -> list[Tensor]:  # fmt: skip
-    """Smaller alpha: more skew.
+    """Class shares drawn from a Dirichlet distribution: the smaller alpha, the stronger the skew.
 
     client_prior (Hsu et al. 2019; FedCat): each client has class shares q_k ~ Dir(alpha 1_C) and equally
     many examples (or with quantity skew), drawn by q_k; classes that run out are redrawn.

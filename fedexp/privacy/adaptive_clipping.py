@@ -1,7 +1,7 @@
 """DP-FedAvg with a clipping norm that follows a quantile of the updates' norms (Andrew et al., NeurIPS 2021).
 
-A client uploads with its update whether the update's norm was at most C: b_k. From the noisy share
-b = (sum_S (b_k - 1/2) + N(0, sigma_b^2)) / K + 1/2 follows, after the round, C <- C exp(-eta_C (b - gamma)).
+A client uploads with its update whether the update's norm was at most C: b_k. After the round
+C <- C exp(-eta_C (b - gamma)), with the noisy share b = (sum_S (b_k - 1/2) + N(0, sigma_b^2)) / K + 1/2.
 
 The noise on updates is raised to z_D = (z^-2 - (2 sigma_b)^-2)^(-1/2) times C, so that updates and counts together cost
 as much privacy as updates alone with noise z: epsilon is that of z.

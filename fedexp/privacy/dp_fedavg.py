@@ -7,7 +7,7 @@ Epsilon is computed after every round by Google's dp-accounting, from z, the way
 rounds. If each client is drawn independently (selection=poisson), neighbouring data sets differ in one client more or
 less, and the sum's sensitivity is C. If K of N are drawn, they differ in one client that is replaced by another: the
 sensitivity is 2 C and the accountant's noise multiplier z / 2. For that case the column `epsilon_if_poisson` has the
-value of the Poisson formula: papers often report it, but clients were not drawn so.
+value of the Poisson formula: papers often report it, but clients were not drawn in that way.
 
 The guarantee covers the models that leave the server. It does not cover what a simulation records besides (training
 losses, divergences, accuracies on clients' own data), hyper-parameters chosen by looking at the data, and noise that
