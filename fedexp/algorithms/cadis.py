@@ -84,7 +84,7 @@ class Cadis(FedAvg):
         require(
             possible <= _MOST_PAIRS, "clients", ctx.clients,
             f"CADIS remembers a similarity for each pair of clients that it comes to know, in {ctx.rounds} rounds of "
-            f"{ctx.cohort} up to {possible:,} pairs, and has room for {_MOST_PAIRS:,}; use fewer clients, fewer a "
+            f"{ctx.cohort} up to {possible:,} pairs, and has room for {_MOST_PAIRS:,}; use fewer clients, fewer per "
             "round, or fewer rounds",
         )  # fmt: skip
 

@@ -129,8 +129,8 @@ class FedAvg(Frozen):
         crossing = {*self.shared(ctx.model.params(), ctx)} - {*ctx.weights}
         require(
             not crossing, "privacy", chosen,
-            f"does not cover running statistics, which cross as they are ({', '.join(sorted(crossing))}); use a model "
-            "without batch normalisation, or algorithm=fedbn",
+            f"does not cover running statistics, which are sent as they are ({', '.join(sorted(crossing))}); use a "
+            "model without batch normalisation, or algorithm=fedbn",
         )  # fmt: skip
         self.privacy.check(ctx, self.selection.sampling)
 

@@ -75,8 +75,8 @@ class FedBuff(FedAvg):
         )  # fmt: skip
         require(
             not self.compression.init(ctx.model.params()), "compression", type(self.compression).__name__,
-            "remembers an error, and a client that fills two places of a buffer would not have the first one's for the "
-            "second; use compression.error_feedback=false",
+            "remembers an error, and a client with two updates in a buffer would encode the second without the error "
+            "of the first; use compression.error_feedback=false",
         )  # fmt: skip
 
     def enter(self, state: State, ctx: Context) -> State:

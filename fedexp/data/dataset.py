@@ -195,7 +195,7 @@ class Dataset:
         shape, other = tuple(self.train_x.shape[1:]), tuple(self.test_x.shape[1:])
         require(
             len(shape) == 3 or not self.transform.augments, "dataset.transform", self.name,
-            f"crops, flips and rotations are of images (channels, height, width), not of shape {shape}",
+            f"crops, flips and rotations need images (channels, height, width), not examples of shape {shape}",
         )  # fmt: skip
         self._require(
             self.transform.shape(shape) == self.transform.shape(other),

@@ -63,7 +63,7 @@ cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is not par
 
 
 def _pictures(root: str, folder: Path) -> list[Path]:
-    require(folder.is_dir(), "dataset.root", root, f"has no folder {folder.name}/ with a folder a class")
+    require(folder.is_dir(), "dataset.root", root, f"has no folder {folder.name}/ with a folder for each class")
     found = sorted(
         Path(path, name)
         for path, _, names in os.walk(folder, followlinks=True)

@@ -74,8 +74,8 @@ def _draw(
     largest: int | None, tries: int, random: np.random.Generator,
 ) -> list[Tensor]:  # fmt: skip
     """The examples of clients whose labels are drawn by `labels()`; a client holds each of its labels equally often."""
-    require(1 <= mean < inf, "partition.mean", mean, "must be at least 1 example a client")
-    require(smallest >= 1, "partition.smallest", smallest, "must be at least 1 example a client")
+    require(1 <= mean < inf, "partition.mean", mean, "must be at least 1 example per client")
+    require(smallest >= 1, "partition.smallest", smallest, "must be at least 1 example per client")
     require(0 <= deviation < inf, "partition.deviation", deviation, "must be at least 0")
     require(1 <= tries <= MOST_TRIES, "partition.tries", tries, f"must be at least 1 and at most {MOST_TRIES}")
     require(

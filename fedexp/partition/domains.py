@@ -18,7 +18,7 @@ def domains(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
     """
     require(
         dataset.owners is not None, "partition", "domains",
-        f"{dataset.name} does not say which domain its examples are of; image_folder does with train/DOMAIN/CLASS/",
+        f"{dataset.name} does not say which domain its examples belong to; image_folder does with train/DOMAIN/CLASS/",
     )  # fmt: skip
     count = int(dataset.owners.max()) + 1
     require(clients >= count, "clients", clients, f"this data set has {count} domains; use at least as many clients")

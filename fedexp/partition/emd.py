@@ -58,7 +58,7 @@ def _size(available: np.ndarray, clients: int, wanted: int | None) -> int:
     )  # fmt: skip
     require(
         wanted <= most, "partition.per_client", wanted,
-        f"the smallest class has {available.min()} examples, enough for {most} a client",
+        f"the smallest class has {available.min()} examples, enough for {most} per client",
     )  # fmt: skip
     return wanted
 
