@@ -122,7 +122,7 @@ class Run:
     def _refuse_earlier(self) -> None:
         """Raise ConfigError where the folder's model is of a later round than this result."""
         last, asked = int(self._rows.index[-1]), self.result["rounds"]
-        require(last == asked, "rounds", asked, f"{self.folder} has the model of round {last} alone; ask for that one")
+        require(last == asked, "rounds", asked, f"{self.folder} has only the model of round {last}; ask for that one")
 
     @cached_property
     def clients(self) -> pd.DataFrame:

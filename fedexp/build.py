@@ -54,7 +54,7 @@ def construct(node: DictConfig, **given: Any) -> Any:
     except _REFUSALS as error:
         said, where = " ".join(str(error).split()), traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {said}, {Path(where.filename).name}:{where.lineno}"
-        raise ConfigError(group, node.get("name"), f"cannot be built of its keys ({reason})") from error
+        raise ConfigError(group, node.get("name"), f"cannot be built from its keys ({reason})") from error
 
 
 def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) -> Any:

@@ -73,7 +73,7 @@ def test_fewer_rounds_than_were_carried_out_are_these(done):
     two = fedexp.run(*words, **{"local.lr": 0.02}, rounds=2, output_root=str(done.folder.parent))
     assert two.folder == done.folder and list(two.metrics.index) == [1, 2]
     assert two.accuracy == done.metrics["test_accuracy"][2] == fedexp.report(two).records["final_accuracy"][0]
-    with pytest.raises(ConfigError, match=r"rounds=2: .* has the model of round 3 alone"):
+    with pytest.raises(ConfigError, match=r"rounds=2: .* has only the model of round 3"):
         _ = two.model
 
 
@@ -89,7 +89,7 @@ def test_a_sweep_and_its_report(tmp_path):
     ]  # fmt: skip
     page = fedexp.report(*runs, baseline="fedcat", targets=[0.01], to=tmp_path / "to")
     assert sorted(page.records["final_accuracy"]) == sorted(run.accuracy for run in runs)
-    assert "Final accuracy less that of fedcat" in [sheet.title for sheet in page.sheets]
+    assert "Final accuracy minus that of fedcat" in [sheet.title for sheet in page.sheets]
     np.testing.assert_array_equal(page.records["rounds_to_0.01"], 1)
     assert re.search(r"^fedavg +\S+ ± \S+ +\S+ ± \S+ +1 ", repr(page), re.MULTILINE)
     assert "<table" in page._repr_html_() and (tmp_path / "to/runs.html").exists()

@@ -85,7 +85,7 @@ BAD = [
     (["seed=" + "9" * 5000], ["seed=999", "(5000 characters): holds a number of more digits"]),
     (["seed=1" + 22 * "0"], ["seed=10000000000000000000000: must be a number of at most 63 bits"]),
     (["model.hidden=1e22"], ["model.hidden=1e+22"]),
-    (["model.hidden=1000000000000"], ["model=mcmahan_cnn: cannot be built of its keys"]),
+    (["model.hidden=1000000000000"], ["model=mcmahan_cnn: cannot be built from its keys"]),
     (["clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
     (["dataset=made", "dataset.classes=1000000000"], ["dataset.classes=1000000000: must be at most 100000"]),
     (["partition=shards2", "clients=1000000000"], ["clients=1000000000: there are only 1437 training examples"]),
@@ -339,7 +339,7 @@ def test_multirun_leaves_a_folder_a_job(monkeypatch, tmp_path, capfd):
     names = sorted(path.name.split("-")[3] for path in tmp_path.iterdir() if not path.name.startswith("."))
     assert names == ["fedavg", "fedcat"]
     end = output.partition("2 done now")[2]
-    assert "Test accuracy" in end and "Final accuracy less that of fedavg" in end
+    assert "Test accuracy" in end and "Final accuracy minus that of fedavg" in end
     assert f"fedexp report {tmp_path}" in end
 
 

@@ -109,7 +109,7 @@ class FedAvg(Frozen):
         )  # fmt: skip
         require(
             self.system.reliable or not self.needs_all, "system", chosen,
-            f"{name} needs an answer of every client that is drawn: {self.needs_all}; use devices that do not fail",
+            f"{name} needs an answer from every client that is drawn: {self.needs_all}; use devices that do not fail",
         )  # fmt: skip
         self.system.check(ctx)
 

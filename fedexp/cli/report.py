@@ -75,7 +75,7 @@ def main(words: list[str]) -> None:
     asked = {"baseline": own.get("baseline"), "targets": _targets(own.get("target"))}
     if chosen.dashboard:  # made in wandb from a table's runs there
         where = " ".join(map(str, folders))
-        right = "is of a table's runs in wandb, not of folders; say table=NAME instead"
+        right = "is for a table's runs in wandb, not for folders; give table=NAME"
         require(not folders, "--dashboard", where, right)
         require(chosen.to is None, "--to", chosen.to, "--dashboard writes no files; leave one of the two out")
     if folders and not any(word.lstrip("+").startswith("table=") for word in overrides):

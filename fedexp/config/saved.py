@@ -29,7 +29,7 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
     # fedexp writes no interpolations; in a file from elsewhere they could read environment variables.
     require("${" not in str(plain), "", folder, "holds a config.yaml with interpolations, ${...}: not resolved")
     absent = lacking(plain)
-    require(not absent, "", folder, f"is of another version of fedexp: its config.yaml lacks {', '.join(absent)}")
+    require(not absent, "", folder, f"was written by another version of fedexp: config.yaml lacks {', '.join(absent)}")
     try:
         config = cast(
             DictConfig,

@@ -109,7 +109,7 @@ def called(target: str | None) -> str:
 
 
 def required(reason: str) -> Any:
-    """`${required:the paper gives it for its own data sets alone}`: a key that another file or the user must give."""
+    """`${required:the paper gives it for its own data sets only}`: a key that another file or the user must give."""
     raise ValueError(f"must be given: {reason}")
 
 

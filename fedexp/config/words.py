@@ -22,7 +22,7 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     """The words as parsed by `parser`. Raises ConfigError instead of printing many lines of usage."""
 
     def refuse(message: str) -> NoReturn:
-        raise ConfigError("", " ".join(words), f"{message}; --help shows what there is")
+        raise ConfigError("", " ".join(words), f"{message}; --help lists the options")
 
     parser.error = refuse  # type: ignore[method-assign]
     try:

@@ -44,9 +44,9 @@ class Transform:
             all(isfinite(each) and each != 0 for each in self.std), f"{key}.std", self.std,
             "must be finite and not 0: examples are divided by it",
         )  # fmt: skip
-        require(bool(self.mean) or not self.std, f"{key}.std", self.std, f"is of no effect without {key}.mean")
+        require(bool(self.mean) or not self.std, f"{key}.std", self.std, f"has no effect without {key}.mean")
         require(self.pad >= 0, f"{key}.pad", self.pad, "must be at least 0")
-        require(self.crop is not None or self.pad == 0, f"{key}.pad", self.pad, f"is of no effect without {key}.crop")
+        require(self.crop is not None or self.pad == 0, f"{key}.pad", self.pad, f"has no effect without {key}.crop")
         require(self.pad_mode in _PADDINGS, f"{key}.pad_mode", self.pad_mode, f"must be one of {', '.join(_PADDINGS)}")
         require(0 <= self.rotate <= 180, f"{key}.rotate", self.rotate, "must be from 0 to 180 degrees, either way")
 
@@ -159,7 +159,7 @@ class Dataset:
         """Check for any source that there is a label for each example, that labels are classes and values finite."""
         self._require(isinstance(x, Tensor) and isinstance(y, Tensor), f"{part} examples and labels must be tensors")
         self._require(len(y) > 0, f"has no {part} examples")
-        self._require(y.dim() == 1, f"{part} labels must be one number an example, not of shape {tuple(y.shape)}")
+        self._require(y.dim() == 1, f"{part} labels must be one number per example, not of shape {tuple(y.shape)}")
         self._require(len(x) == len(y), f"has {len(x)} {part} examples but {len(y)} {part} labels; each needs one")
         low, high = y.aminmax()
         self._require(

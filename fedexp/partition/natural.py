@@ -11,7 +11,7 @@ def natural(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
     """The examples of each of the source's own clients. `clients` must be their number."""
     require(
         dataset.owners is not None, "partition", "natural",
-        f"{dataset.name} does not say whose its examples are; image_folder does with train/CLIENT/CLASS/",
+        f"{dataset.name} does not say which client each example belongs to; image_folder does with train/CLIENT/CLASS/",
     )  # fmt: skip
     count = int(dataset.owners.max()) + 1
     require(clients == count, "clients", clients, f"this data set has {count} clients of its own; use {count}")

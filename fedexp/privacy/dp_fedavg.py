@@ -53,7 +53,7 @@ class DpFedAvg(NoPrivacy):
         super().__post_init__()
         require(
             self.clip_norm is not None or self.noise_multiplier == 0, "privacy.clip_norm", self.clip_norm,
-            "noise is measured in it; give a number, or privacy.noise_multiplier=0",
+            "noise is measured in units of this norm; give a number, or privacy.noise_multiplier=0",
         )  # fmt: skip
 
     def check(self, ctx: Context, sampling: str | None) -> None:

@@ -34,7 +34,7 @@ def compare_runs(
     keys = groups[0].settings
     together = " and ".join(draws(runs)) or "their seed"
     page.lead = [
-        f"Runs that differ in {together} alone share a line: mean ± standard deviation of those that are complete. "
+        f"Runs that differ only in {together} share a line: mean ± standard deviation of those that are complete. "
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else."),
         *(f"Names leave out {key} where it is {value}." for key, value in groups[0].usual.items()),
         *_left_out(groups),
@@ -44,7 +44,7 @@ def compare_runs(
     page.sheets[1:1] = filter(None, grids)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
     page.notes += [
-        f"{run.path.name}: ended at the accuracy of chance: it has not learned." for run in runs if run.at_chance
+        f"{run.path.name}: ended at the accuracy of chance: the model has not learned." for run in runs if run.at_chance
     ]
     drawn, others = _pictured(groups)
     page.notes += list(_not_pictured(others))

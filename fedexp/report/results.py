@@ -117,7 +117,7 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
         reached = f"{len(known[0][number])} of {len(group.counted)}"
         rows.append([Entry(text) for text in (group.label, *values, reached)])
     seconds = "simulated s" if simulated else "seconds"
-    return Sheet(f"Until {100 * target:g} % are reached", ["", "rounds", "MB", seconds, "runs"], rows)
+    return Sheet(f"Until {100 * target:g} % is reached", ["", "rounds", "MB", seconds, "runs"], rows)
 
 
 def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
@@ -156,7 +156,7 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
         caption += " What is compared may also differ in the settings listed above the tables."
     if paired and alone:
         caption += f" Left out because no run of {baseline} can be paired with them: {len(alone)}."
-    return Sheet(f"Final accuracy less that of {baseline}", header, paired or alone, caption)
+    return Sheet(f"Final accuracy minus that of {baseline}", header, paired or alone, caption)
 
 
 def sheets(

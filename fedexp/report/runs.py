@@ -211,7 +211,7 @@ def read(*places: Path) -> list[Recorded]:
             continue
         if absent := lacking(config):
             log.warning(
-                "%s is left out: it is of another version of fedexp, or no run: its config.yaml lacks %s",
+                "%s is left out: it was written by another version of fedexp, or is no run: its config.yaml lacks %s",
                 path.parent, ", ".join(absent),
             )  # fmt: skip
             continue

@@ -221,7 +221,7 @@ def test_mechanisms_agree_and_it_resumes(algorithm):
         ({"concurrency": 7}, r"algorithm\.concurrency=7: must be at most clients=6"),
         ({"selection": CluSamp()}, "selection=CluSamp: draws among all clients"),
         ({"system": Ideal()}, "system=Ideal: has no simulated clock"),
-        ({"system": Devices(dropout=0.1)}, "system=Devices: FedBuff needs an answer of every client"),
+        ({"system": Devices(dropout=0.1)}, "system=Devices: FedBuff needs an answer from every client"),
         ({"compression": TopK()}, "compression=TopK: remembers an error"),
     ],
 )

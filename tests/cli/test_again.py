@@ -117,7 +117,7 @@ def test_what_is_no_run_of_this_version_is_said(left, tmp_path, capsys):
     assert "holds no config.yaml that can be read" in capsys.readouterr().err
     (left / "config.yaml").write_text("seed: 0\nalgorithm: {_target_: x}\n")
     assert again(left) == 2
-    assert "is of another version of fedexp: its config.yaml lacks dataset, partition" in capsys.readouterr().err
+    assert "was written by another version of fedexp: config.yaml lacks dataset, partition" in capsys.readouterr().err
 
 
 def test_a_key_of_another_version_is_said(left, capsys):

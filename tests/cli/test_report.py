@@ -50,7 +50,7 @@ def test_a_run_of_an_older_version_is_left_out_by_name_and_reason(outputs, caplo
     assert report(outputs) == 0
     assert "7 runs, 4 settings" in capsys.readouterr().out
     (said,) = caplog.messages
-    assert f"{path.parent} is left out: it is of another version of fedexp" in said
+    assert f"{path.parent} is left out: it was written by another version of fedexp" in said
     assert said.endswith("its config.yaml lacks selection, server_optimizer, compression, privacy, evaluate")
 
 
@@ -124,7 +124,7 @@ def test_the_command_reports_a_table(tmp_path, capsys):
         (["table=fedcat_9"], "fedcat_9"),
         (["rounds=3"], "fedexp: rounds=3: name a table"),
         (["target=0.8"], "fedexp: name a table"),
-        ([], "fedexp: the following arguments are required: FOLDER or KEY=VALUE; --help shows what there is"),
+        ([], "fedexp: the following arguments are required: FOLDER or KEY=VALUE; --help lists the options"),
         (["table=3"], "table=3: names no option; known: cadis_1"),
         (["table=fedcat_1", "table.seed=3"], "table.seed=3: no such key; did you mean seeds?"),
         (["table=fedcat_1", "+scale=quick", "scale.seeds=0"], "scale.seeds=0: must be at least 1"),
@@ -143,8 +143,8 @@ def test_what_cannot_be_reported_is_said(words, said, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["{outputs}"], "--dashboard={outputs}: is of a table's runs in wandb, not of folders; say table=NAME instead"),
-        (["table=fedcat_3", "{outputs}"], "--dashboard={outputs}: is of a table's runs in wandb, not of folders"),
+        (["{outputs}"], "--dashboard={outputs}: is for a table's runs in wandb, not for folders; give table=NAME"),
+        (["table=fedcat_3", "{outputs}"], "--dashboard={outputs}: is for a table's runs in wandb, not for folders"),
         (["table=fedcat_3", "--to", "here"], "to=here: --dashboard writes no files"),
     ],
 )

@@ -33,7 +33,7 @@ def not_finite(value, dtype=torch.float32):
         ({"test_y": Y - 1}, "test labels must be int64 from 0 to 2, for 3 classes; they are int64 from -1 to 1"),
         ({"train_y": Y.int()}, "train labels must be int64 .* they are int32 from 0 to 2"),
         ({"train_y": Y.double()}, "train labels must be int64 .* they are float64 from 0.0 to 2.0"),
-        ({"test_y": Y[:, None]}, r"test labels must be one number an example, not of shape \(3, 1\)"),
+        ({"test_y": Y[:, None]}, r"test labels must be one number per example, not of shape \(3, 1\)"),
         ({"train_y": Y.numpy()}, "train examples and labels must be tensors"),
         ({"train_x": X.long()}, r"train examples must be uint8 \(from 0 to 255\) or floating, not int64"),
         ({"train_x": X.flatten(1).short() - 9}, "has train tokens below 0"),

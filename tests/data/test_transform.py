@@ -70,12 +70,12 @@ def test_crop_that_a_test_image_lacks_is_refused(shape, transform):
     [
         ({"rotate": -10.0}, "rotate=-10.0: must be from 0 to 180"),
         ({"crop": 8, "pad": -3}, "pad=-3: must be at least 0"),
-        ({"pad": 4}, "pad=4: is of no effect without dataset.transform.crop"),
+        ({"pad": 4}, "pad=4: has no effect without dataset.transform.crop"),
         ({"crop": 8, "pad": 2, "pad_mode": "mirror"}, "pad_mode=mirror: must be one of constant, reflect"),
         ({"crop": 8, "pad": 8, "pad_mode": "reflect"}, "pad=8: must be below the images' shortest side"),
         ({"mean": [0.5], "std": [0.0]}, "std=.0.0.: must be finite and not 0"),
         ({"mean": [float("nan")], "std": [1.0]}, "mean=.nan.: must be finite"),
-        ({"std": [0.5]}, "std=.0.5.: is of no effect without dataset.transform.mean"),
+        ({"std": [0.5]}, "std=.0.5.: has no effect without dataset.transform.mean"),
     ],
 )
 def test_what_cannot_work_or_is_of_no_effect_is_refused(keys, said):

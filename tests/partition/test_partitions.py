@@ -113,7 +113,7 @@ def test_natural_is_the_sources_own():
     assert [part.tolist() for part in natural(data, 2, 0)] == [[1, 3], [0, 2, 4]]
     with pytest.raises(ConfigError, match=r"clients=3.*use 2"):
         natural(data, 3, 0)
-    with pytest.raises(ConfigError, match="does not say whose"):
+    with pytest.raises(ConfigError, match="does not say which client"):
         natural(make_dataset([0, 1]), 2, 0)
 
 

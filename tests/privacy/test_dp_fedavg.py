@@ -181,7 +181,7 @@ def test_own_selections_are_not_trusted():
 
 
 def test_settings_are_checked():
-    with pytest.raises(ConfigError, match=r"privacy\.clip_norm=null: noise is measured in it"):
+    with pytest.raises(ConfigError, match=r"privacy\.clip_norm=null: noise is measured in units of this norm"):
         DpFedAvg(clip_norm=None)
     with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier=-1: must be at least 0"):
         DpFedAvg(noise_multiplier=-1)

@@ -133,7 +133,7 @@ def test_the_way_to_a_target(tmp_path):
     }  # fmt: skip
     assert values(page, "fedcat", half)["rounds"] == "1.0" and values(page, "fedcat", half)["runs"] == "1 of 2"
     assert values(page, "fedcat", titled(page, "Until 65 %"))["rounds"] == NOTHING
-    assert "Until 80 % are reached" in [sheet.title for sheet in compared(tmp_path).sheets]  # fedavg's best
+    assert "Until 80 % is reached" in [sheet.title for sheet in compared(tmp_path).sheets]  # fedavg's best
     with pytest.raises(ConfigError, match=r"target=80.0: must be a fraction"):
         compared(tmp_path, targets=[80.0])
 
@@ -159,7 +159,7 @@ def test_differences_from_a_baseline_are_paired_by_seed(tmp_path):
     for job, final in zip(sweep.jobs, (0.40, 0.60, 0.50, 0.72, 0.39, 0.61)):
         leave_run(job, [final])
     page = compared(tmp_path)
-    sheet = titled(page, "Final accuracy less that of fedavg")
+    sheet = titled(page, "Final accuracy minus that of fedavg")
     line = values(page, "fedcat", sheet)
     reach = 12.7062 * math.sqrt(2) / math.sqrt(2)
     assert (line["points"], line["pairs"], line["excludes 0"]) == ("+11.00", "2", "no")
@@ -177,7 +177,7 @@ def test_differences_from_a_baseline_are_paired_by_seed(tmp_path):
 
 def test_any_key_can_be_the_baseline(left):
     page = compared(left, baseline="local.lr=0.1")
-    assert labels(page, titled(page, "Final accuracy less that of local.lr=0.1")) == [
+    assert labels(page, titled(page, "Final accuracy minus that of local.lr=0.1")) == [
         "fedcat, lr=0.2",
         "fedavg, lr=0.2",
     ]
@@ -219,7 +219,7 @@ def test_what_follows_from_the_algorithm_is_told_once_and_paired_all_the_same(tm
     assert labels(page) == ["moon", "fedadam", "fedavg", "fedprox"]
     server, rate = "server_optimizer: adam for fedadam; otherwise sgd.", "local.lr: 0.02 for moon; otherwise 0.1."
     assert page.lead[1:] == [server, rate]
-    sheet = titled(page, "Final accuracy less that of fedavg")
+    sheet = titled(page, "Final accuracy minus that of fedavg")
     assert [values(page, name, sheet)["points"] for name in labels(page, sheet)] == ["+25.00", "+10.00", "-5.00"]
     assert "may also differ in the settings listed above" in page.sheets[sheet].caption
     assert set(page.records["local.lr"]) == {"0.1", "0.02"}
@@ -248,12 +248,12 @@ def test_settings_without_a_run_to_be_paired_with_are_counted(tmp_path):
     for job in [*fedcat.jobs, *fedavg.jobs[2:]]:
         leave_run(job, [0.6])
     page = compared(tmp_path)
-    sheet = page.sheets[titled(page, "Final accuracy less that of fedavg")]
+    sheet = page.sheets[titled(page, "Final accuracy minus that of fedavg")]
     assert [row[1].main for row in sheet.rows] == [NOTHING] * 3 and "Left out" not in sheet.caption
     for job in fedavg.jobs[:2]:
         leave_run(job, [0.5])
     page = compared(tmp_path)
-    sheet = page.sheets[titled(page, "Final accuracy less that of fedavg")]
+    sheet = page.sheets[titled(page, "Final accuracy minus that of fedavg")]
     assert {row[0].main: row[1].main for row in sheet.rows} == {"dir0.1, fedcat": "+10.00", "dir0.5, fedcat": "+10.00"}
     assert sheet.caption.endswith(" Left out because no run of fedavg can be paired with them: 1.")
 
@@ -338,7 +338,8 @@ def test_a_model_that_ended_at_chance_is_noted(outputs):
     (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
     file = leave_run(sweep.jobs[0], [0.1]) / "result.json"
     file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
-    assert compared(outputs).notes == [f"{file.parent.name}: ended at the accuracy of chance: it has not learned."]
+    (note,) = compared(outputs).notes
+    assert note == f"{file.parent.name}: ended at the accuracy of chance: the model has not learned."
 
 
 def test_what_is_not_known_is_left_open(outputs):
@@ -450,8 +451,8 @@ def test_a_baseline_is_one_of_some_data_set_s_runs(tmp_path):
         for job in sweep.jobs:
             leave_run(job, [0.5])
     pages = by_data_set(read(tmp_path), baseline="fedprox")
-    assert [[sheet.title for sheet in page.sheets if "less that of" in sheet.title] for page in pages] == [
-        ["Final accuracy less that of fedavg"], ["Final accuracy less that of fedprox"],
+    assert [[sheet.title for sheet in page.sheets if "minus that of" in sheet.title] for page in pages] == [
+        ["Final accuracy minus that of fedavg"], ["Final accuracy minus that of fedprox"],
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="baseline=moon"):
         by_data_set(read(tmp_path), baseline="moon")

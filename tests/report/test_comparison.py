@@ -295,10 +295,10 @@ def test_a_table_s_runs_are_compared_as_any_runs_are(sweep, tmp_path):
         leave_run(job, [0.1, 0.4])
     page = compare(sweep, read(tmp_path), targets=[0.5])
     sheets = {sheet.title: [[entry.main for entry in row] for row in sheet.rows] for sheet in page.sheets[3:]}
-    assert [*sheets] == ["Test accuracy", "Until 50 % are reached", "Final accuracy less that of fedavg"]
+    assert [*sheets] == ["Test accuracy", "Until 50 % is reached", "Final accuracy minus that of fedavg"]
     assert sheets["Test accuracy"][1][:3] == ["cifar10 dir0.1 fedcat", "51.00 ± 1.41", "51.00 ± 1.41"]
-    assert sheets["Until 50 % are reached"][1][1] == "1,000.0 ± 0.0"
-    assert sheets["Final accuracy less that of fedavg"][0][:2] == ["cifar10 dir0.1 fedcat", "+11.00"]
+    assert sheets["Until 50 % is reached"][1][1] == "1,000.0 ± 0.0"
+    assert sheets["Final accuracy minus that of fedavg"][0][:2] == ["cifar10 dir0.1 fedcat", "+11.00"]
 
 
 @pytest.mark.parametrize(("lr", "points", "mark"), [(0.5, NOTHING, ""), (0.01, "+20.00", "best")])
@@ -307,7 +307,7 @@ def test_a_run_of_another_protocol_is_no_baseline_and_no_rival(sweep, tmp_path, 
     leave_run(jobs_of(sweep, "fedcat")[0], [0.7], **{"local.lr": lr})
     leave_run(jobs_of(sweep, "fedavg")[0], [0.5])
     sheets = {sheet.title: sheet.rows for sheet in page_of(sweep, tmp_path).sheets[3:]}
-    assert sheets["Final accuracy less that of fedavg"][0][1].main == points
+    assert sheets["Final accuracy minus that of fedavg"][0][1].main == points
     (line,) = [row for row in sheets["Test accuracy"] if row[0].main == "cifar10 dir0.1 fedcat"]
     assert line[1].mark == mark
 

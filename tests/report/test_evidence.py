@@ -91,5 +91,6 @@ def test_the_readme_s_comparison_is_that_of_the_runs():
     readme = (ROOT / "README.md").read_text()
     rows = [" ".join(line.split()) for line in re.findall(r"^ {5}((?:fed|scaf)\w+ .*±.*)$", readme, re.MULTILINE)]
     assert len(rows) == 4 and all(row in said for row in rows)
-    points, low, high = re.search(r"fedcat less fedavg: (\S+) points, 95% interval\s+(\S+) to (\S+)\)", readme).groups()
+    difference = r"fedcat minus fedavg: (\S+) points, 95% interval\s+(\S+) to (\S+)\)"
+    points, low, high = re.search(difference, readme).groups()
     assert f"fedcat {points} {low} to {high} no 3" in said

@@ -29,7 +29,7 @@ def test_rows_of_the_same_runs_are_joined(tmp_path):
     page = compare(left(tmp_path, "cadis_2", "mnist to (80|90)%", ["fedavg", "cadis"]), read(tmp_path))
     joint = "mnist to 80%, mnist to 90%"
     assert labels(page, "Test accuracy") == [[f"{joint} fedavg", f"{joint} cadis"]]
-    assert labels(page, "less that of fedavg") == [[f"{joint} cadis"]]
+    assert labels(page, "minus that of fedavg") == [[f"{joint} cadis"]]
     assert [picture.title for picture in page.pictures if "accuracy" in picture.name] == [f"{joint}: test accuracy"]
     assert [row[0].main for row in page.sheets[0].rows] == ["mnist to 80%", "mnist to 90%"]
 

@@ -235,8 +235,8 @@ def test_two_cohorts_may_be_of_any_size():
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
-        (FedCat(system=Devices(dropout=0.1)), "system=Devices: FedCat needs an answer of every client that is drawn"),
-        (LabelClusters(labels="bias", clusters=2, system=Devices(stragglers=0.5)), "LabelClusters needs an answer of"),
+        (FedCat(system=Devices(dropout=0.1)), "system=Devices: FedCat needs an answer from every client that is drawn"),
+        (LabelClusters(labels="bias", clusters=2, system=Devices(stragglers=0.5)), "needs an answer from"),
         (Centralized(system=Devices()), "system=Devices: simulates clients' devices, and Centralized has no clients"),
     ],
 )  # fmt: skip
