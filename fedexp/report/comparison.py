@@ -162,7 +162,7 @@ def _notes(measured: list[Measured]) -> list[str]:
             notes.append(f"{each.cell.name}: runs of other protocols exist and are left out: {' | '.join(others)}.")
         if each.lacking:
             notes.append(f"{each.cell.name}: {each.lacking}.")
-        if each.printed.note and "swapped" in each.printed.note:
+        if each.printed.note and any(word in each.printed.note for word in ("swapped", "inferred")):
             notes.append(f"{each.cell.name}: {each.printed.note}.")
     return _merged(notes)
 
@@ -177,12 +177,14 @@ def _merged(notes: list[str]) -> list[str]:
 
 
 def _records(table: Table, measured: list[Measured]) -> pd.DataFrame:
+    counted = table.program is None  # a study has no rounds
     return pd.DataFrame([
         {
             "table": table.name, "row": each.cell.row, "column": each.cell.column, "measure": each.cell.measure.words,
             "measured": each.mean, "std": each.std, "seeds": len(each.values), "seeds_asked": len(table.seeds),
             "published": each.printed.number, "published_std": each.printed.std, "difference": each.difference,
-            "rounds": each.variant.rounds if each.values else None, "rounds_published": each.rounds_of_protocol,
+            "rounds": each.variant.rounds if each.values and counted else None,
+            "rounds_published": each.rounds_of_protocol if counted else None,
             "data": each.variant.data if each.values else None,
             "deviation": "; ".join(in_words(*part) for part in each.variant.deviation),
             "lacking": each.lacking,

@@ -51,7 +51,9 @@ def picture(
     """
     simulated = any(clock_of(run) == "simulated_seconds" for runs in groups.values() for run in runs)
     column = "simulated_seconds" if simulated else "seconds"
-    clock = "seconds of a simulated network and its devices" if simulated else "seconds of this machine"
+    clock = (
+        "seconds of a simulated network and its devices" if simulated else "seconds of the machine that made the run"
+    )
 
     @cache  # files are read once, when the first of the two figures is drawn
     def known() -> list[Line]:

@@ -14,17 +14,20 @@ from fedexp.sweep.table import Cell, Table
 
 
 class Line:
-    """A line of cells that are compared with one another. best, printed_best: the best of the measured cells, as
-    measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
+    """A line of cells that are compared with one another. both: those that were measured; ranked: these without targets
+    that runs of fewer rounds than the protocol did not reach, since they may be reached later; best, printed_best: the
+    best of them as measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
 
     def __init__(self, table: Table, name: str, cells: list[Measured]) -> None:
         self.name, self.cells = name, cells
         self.higher = cells[0].cell.measure.higher_is_better
         self.both = [each for each in cells if each.values]
-        self.correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in self.both])
-        names = [_other(table, each.cell) for each in self.both]
-        self.best = agreement.winner(dict(zip(names, (each.mean for each in self.both))), self.higher)
-        self.printed_best = agreement.winner(dict(zip(names, (each.printed.number for each in self.both))), self.higher)
+        self.ranked = [each for each in self.both if math.isfinite(each.mean) or not each.variant.is_short]
+        self.correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in self.ranked])
+        names = [_other(table, each.cell) for each in self.ranked]
+        self.best = agreement.winner(dict(zip(names, (each.mean for each in self.ranked))), self.higher)
+        printed = dict(zip(names, (each.printed.number for each in self.ranked)))
+        self.printed_best = agreement.winner(printed, self.higher)
 
     @property
     def is_alike(self) -> bool:
@@ -80,7 +83,7 @@ def marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for line in lines(table, measured):
         if line.is_alike:
-            values = {each.place: each.mean for each in line.cells}
+            values = {each.place: each.mean for each in line.cells if math.isfinite(each.mean)}
             shown = {each.place: number(each.mean, each.cell) for each in line.cells}
             found |= agreement.marks(values, shown, line.higher)
     return found
@@ -88,7 +91,7 @@ def marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
 
 def rank_agreement(table: Table, measured: list[Measured]) -> str:
     """Whether the lines rank as in the paper, as a sentence; empty if none can be compared."""
-    decided = [line for line in lines(table, measured) if line.is_alike and len(line.both) > 1]
+    decided = [line for line in lines(table, measured) if line.is_alike and len(line.ranked) > 1]
     if not decided:
         return ""
     agreed = sum(line.best == line.printed_best for line in decided)

@@ -80,6 +80,9 @@ def measure(
             return Measured(cell, printed, None, NOT_RUN, [], variants, "its reference ran under another protocol")
         level = fmean(_value(cell.measure, run) for run in same[0].runs)
         values = [level - value for value in values]
+    if any(map(math.isnan, values)):
+        file = "information.csv" if cell.measure.kind == "information" else "metrics.csv"
+        return Measured(cell, printed, None, NOT_RUN, [], [], f"{file} cannot be read or lacks this number")
     if len(variant.runs) < len(own):
         lacking = "; ".join([f"{len(variant.runs)} of {len(own)} {table.repetitions}", *filter(None, [lacking])])
     rounds = None if own[0].protocol is None else own[0].protocol["rounds"]

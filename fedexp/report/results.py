@@ -38,7 +38,8 @@ def numbers(run: Recorded, targets: Sequence[float]) -> dict[str, Any]:
 
 
 def clock_of(run: Recorded) -> str:
-    """The column of time: that of the simulated network and devices if there is one, else this machine's."""
+    """The column of time: that of the simulated network and devices if there is one, else that of the machine that the
+    run was made on."""
     return "simulated_seconds" if "simulated_seconds" in run.curve else "seconds"
 
 
@@ -117,7 +118,10 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
         reached = f"{len(known[0][number])} of {len(group.counted)}"
         rows.append([Entry(text) for text in (group.label, *values, reached)])
     seconds = "simulated s" if simulated else "seconds"
-    return Sheet(f"Until {100 * target:g} % is reached", ["", "rounds", "MB", seconds, "runs"], rows)
+    caption = "Means over the runs that reached it, at the first evaluated round in which they did."
+    if not simulated:
+        caption += " Seconds are those of the machine on which each run was made."
+    return Sheet(f"Until {100 * target:g} % is reached", ["", "rounds", "MB", seconds, "runs"], rows, caption)
 
 
 def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
@@ -130,12 +134,14 @@ def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
 
 
 def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> Sheet | None:
-    """Final accuracy minus the baseline's in the same draws: the mean and its confidence interval (Student's t). None
-    if nothing is compared with the baseline. Raises ConfigError for a baseline that no group has."""
+    """Final accuracy minus the baseline's in the same draws, of complete runs: the mean and its confidence interval
+    (Student's t). None if nothing is compared with the baseline. Raises ConfigError for a baseline that no group
+    has."""
     column, value = _baseline(groups, baseline)
     own: list[dict[str, float]] = [{} for _ in groups]
     for number, each, accuracy in zip(found["group"], found["draw"], found["final_accuracy"]):
-        own[number][each] = accuracy
+        if groups[number].done:  # incomplete runs count elsewhere, where there are no others
+            own[number][each] = accuracy
     places = {frozenset(group.keys.items()): number for number, group in reversed([*enumerate(groups)])}
     paired: list[list[Entry]] = []
     alone: list[list[Entry]] = []
@@ -151,11 +157,11 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
     if not paired and not alone:
         return None
     header = ["", "points", f"{CONFIDENCE:.0%} interval", "excludes 0", "pairs"]
-    caption = "Paired by seed; the interval is Student's, over pairs."
+    caption = "Paired by seed; the interval is Student's, over pairs whose differences vary."
     if any(group.more for group in groups):
         caption += " What is compared may also differ in the settings listed above the tables."
     if paired and alone:
-        caption += f" Left out because no run of {baseline} can be paired with them: {len(alone)}."
+        caption += f" Left out because no complete run of {baseline} can be paired with one of theirs: {len(alone)}."
     return Sheet(f"Final accuracy minus that of {baseline}", header, paired or alone, caption)
 
 
@@ -191,6 +197,8 @@ def _difference(pairs: list[float]) -> list[Entry]:
     if len(pairs) < 2:
         return [Entry(f"{pairs[0]:+.2f}" if pairs else NOTHING), Entry(NOTHING), Entry(NOTHING)]
     mean = fmean(pairs)
+    if stdev(pairs) < 1e-9 < abs(mean):  # accuracies are shares of the test examples: equal differences may be chance
+        return [Entry(f"{mean:+.2f}"), Entry(NOTHING), Entry(NOTHING)]
     reach = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * stdev(pairs) / math.sqrt(len(pairs))
     excludes = abs(mean) > reach
     interval = f"{mean - reach:+.2f} to {mean + reach:+.2f}"
@@ -242,4 +250,5 @@ def _count(group: Group) -> str:
 
 
 def _best(group: Group) -> list[float]:
-    return [best for run in group.counted if (best := run.result.get("best_accuracy")) is not None]
+    """The best accuracies of complete runs."""
+    return [best for run in group.done if (best := run.result.get("best_accuracy")) is not None]

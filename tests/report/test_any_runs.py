@@ -121,6 +121,33 @@ def test_settings_and_partitions_are_crossed_as_papers_print_them(tmp_path):
     assert "Final accuracy by data set and partition" not in [sheet.title for sheet in few.sheets]
 
 
+def test_incomplete_runs_are_in_no_difference_and_set_no_target(tmp_path):
+    """FedCat stopped early in both seeds; FedProx has finished."""
+    (sweep,) = asked("algorithm=fedavg,fedcat,fedprox", "seed=0,1", "rounds=3", f"output_root={tmp_path}")
+    finals = (0.5, 0.6, 0.9, 0.9, 0.6, 0.8)
+    for job, final in zip(sweep.jobs, finals):
+        leave_run(job, [final], status="interrupted" if job.plain["algorithm"]["name"] == "fedcat" else "finished")
+    sheet = compared(tmp_path).sheets[titled(compared(tmp_path), "Final accuracy minus that of fedavg")]
+    assert [row[0].main for row in sheet.rows] == ["fedprox"]
+    assert sheet.caption.endswith("Left out because no complete run of fedavg can be paired with one of theirs: 1.")
+    page = compared(tmp_path, baseline="fedcat")
+    sheet = page.sheets[titled(page, "Final accuracy minus that of fedcat")]
+    assert {row[1].main for row in sheet.rows} == {NOTHING}
+    assert not any("Until 90 %" in sheet.title for sheet in page.sheets)
+
+
+def test_equal_differences_have_no_interval(tmp_path):
+    """Both are one test example of 360 ahead: the interval would have no width, and exclude 0."""
+    (sweep,) = asked("algorithm=fedavg,fedcat,fedprox", "seed=0,1", f"output_root={tmp_path}")
+    for job, right in zip(sweep.jobs, (301, 311, 302, 312, 301, 311)):
+        leave_run(job, [right / 360])
+    page = compared(tmp_path)
+    sheet = titled(page, "Final accuracy minus that of fedavg")
+    fedcat, fedprox = (values(page, name, sheet) for name in ("fedcat", "fedprox"))
+    assert (fedcat["points"], fedcat["95% interval"], fedcat["excludes 0"]) == ("+0.28", NOTHING, NOTHING)
+    assert (fedprox["points"], fedprox["excludes 0"]) == ("+0.00", "no")
+
+
 def test_the_way_to_a_target(tmp_path):
     """Accuracies of rounds 1, 2, 3; a round takes 1 MB and a second, or 7 simulated ones."""
     (sweep,) = asked("algorithm=fedavg,fedcat", "seed=0,1", "rounds=3", f"output_root={tmp_path}")
@@ -255,7 +282,7 @@ def test_settings_without_a_run_to_be_paired_with_are_counted(tmp_path):
     page = compared(tmp_path)
     sheet = page.sheets[titled(page, "Final accuracy minus that of fedavg")]
     assert {row[0].main: row[1].main for row in sheet.rows} == {"dir0.1, fedcat": "+10.00", "dir0.5, fedcat": "+10.00"}
-    assert sheet.caption.endswith(" Left out because no run of fedavg can be paired with them: 1.")
+    assert sheet.caption.endswith(" Left out because no complete run of fedavg can be paired with one of theirs: 1.")
 
 
 def test_keys_that_vary_alike_are_told_in_one_sentence(tmp_path):
@@ -374,7 +401,11 @@ def test_curves_are_means_with_bands_over_every_axis(left):
     over = {button["label"]: button["args"][0]["x"][-1] for button in chart["layout"]["updatemenus"][0]["buttons"]}
     assert {name: list(x) for name, x in over.items()} == {"round": [59, 60], "bytes": [59, 60], "seconds": [59, 60]}
     panels = page.pictures[0].draw().axes
-    assert [axes.get_xlabel() for axes in panels] == ["round", "sent in both directions, MB", "seconds of this machine"]
+    assert [axes.get_xlabel() for axes in panels] == [
+        "round",
+        "sent in both directions, MB",
+        "seconds of the machine that made the run",
+    ]
 
 
 def test_a_legend_of_long_names_is_within_its_figure(tmp_path):

@@ -318,3 +318,27 @@ def test_a_tie_has_no_winner(sweep, tmp_path):
     page = page_of(sweep, tmp_path)
     assert page.sheets[2].rows[0][1].main == "a tie of 4"
     assert {entry(page, name).mark for name in PRINTED} == {""}
+
+
+def test_a_target_that_a_short_run_did_not_reach_ranks_nowhere(tmp_path):
+    """CADIS's table 2: rounds to 80 %, of runs of ten rounds, in which two algorithms reached it and two did not."""
+    (sweep,) = asked("+table=cadis_2", 'table.select="^mnist to 80%"', "table.seeds=[0]", f"output_root={tmp_path}")
+    found = {job.cell.column: job for job in sweep.jobs}
+    for name, accuracies in {"fedfa": [0.8], "cadis": [0.8, 0.9], "fedavg": [0.1], "fedprox": [0.2]}.items():
+        leave_run(found[name], accuracies, rounds=10)  # those of the last rounds
+    page = compare(sweep, read(tmp_path), shorter=True)
+    assert {name: entry(page, name).main for name in ("fedavg", "fedprox")} == {
+        "fedavg": "not reached‡", "fedprox": "not reached‡",
+    }  # fmt: skip
+    assert [entry(page, name).mark for name in ("cadis", "fedfa", "fedavg", "fedprox")] == ["best", "", "", ""]
+    _, best, _, spearman, cells = (each.main for each in page.sheets[2].rows[0])
+    assert (best, spearman, cells) == ("cadis", NOTHING, "4 of 5")
+
+
+def test_a_run_whose_metrics_are_gone_measures_nothing(sweep, tmp_path):
+    path = leave_run(jobs_of(sweep, "fedcat")[0], [0.5])
+    (path / "metrics.csv").unlink()
+    page = page_of(sweep, tmp_path)
+    assert entry(page, "fedcat").missing
+    assert "cifar10 dir0.1 fedcat: metrics.csv cannot be read or lacks this number." in page.notes
+    assert "0 of 4 cells measured" in page.lead[0]
