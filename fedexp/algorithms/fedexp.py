@@ -25,8 +25,8 @@ from fedexp.tree import Params, Stack, Tree
 @dataclass(frozen=True, kw_only=True)
 class FedExP(FedAvg):
     """largest: bound of eta_g; None: no bound; 1: FedAvg's steps. evaluated: mean2, the mean of the last two iterates
-    (after round 1, of the initial model and the first iterate), or last. State also has "previous", the iterate before
-    the last one, and "extrapolation", the last eta_g."""
+    (after round 1, of the initial model and the first iterate; a round that no client answers makes none), or last.
+    State also has "previous", the iterate before the last one, and "extrapolation", the last eta_g."""
 
     epsilon: Annotated[float, AtLeast(0)] = 1e-3
     epsilon_scale: Annotated[str, OneOf("plain", "published")] = "plain"

@@ -17,7 +17,7 @@ from fedexp.models import Model
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(PartiallyShared):
     """shared_layers: number of averaged layers, counted from the top; all of them: FedAvg. pretraining_rounds: rounds
-    of FedAvg before its own; they count among the run's rounds."""
+    of FedAvg before its own; they count among the run's rounds. The server optimizer begins anew after them."""
 
     shared_layers: Annotated[int, AtLeast(1)] = 1
     pretraining_rounds: Annotated[int, AtLeast(0)] = 0

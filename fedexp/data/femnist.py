@@ -19,6 +19,7 @@ from fedexp.randomness import numpy_generator
 
 CLASSES = [*string.digits, *string.ascii_uppercase, *string.ascii_lowercase]
 
+# FedCat's command has --sf 0.05, which leaves about 180 writers, sometimes fewer; twice that share leaves enough.
 _PLACE = (
     "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.1 -k 100 -t sample and pass dataset.root=FOLDER with its "
     "train/ and test/"

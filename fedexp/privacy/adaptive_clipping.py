@@ -55,12 +55,13 @@ class AdaptiveClipping(DpFedAvg):
         return both**-0.5 * memory["clip_norm"]
 
     def learn(self, memory: Tree, told: Tree, ctx: Context, number: int) -> Tree:
-        count = told["within"].to(memory["clip_norm"]).sub(0.5).sum() if told else 0.0
-        noise: Tensor | float = 0.0
+        largest = memory["clip_norm"]
+        count = told["within"].to(largest).sub(0.5).sum() if told else torch.zeros_like(largest)
         if self.noise_multiplier:
-            noise = self._count_noise(ctx) * torch.randn((), generator=generator(ctx.seed, "clip noise", number))
-        share = (count + noise) / ctx.cohort + 0.5
-        return {"clip_norm": memory["clip_norm"] * torch.exp(torch.as_tensor(-self.rate * (share - self.quantile)))}
+            noise = torch.randn((), generator=generator(ctx.seed, "clip noise", number)).to(largest)
+            count = count + self._count_noise(ctx) * noise
+        share = count / ctx.cohort + 0.5
+        return {"clip_norm": largest * torch.exp(-self.rate * (share - self.quantile))}
 
     def metrics(self, memory: Tree, rounds: int, ctx: Context, sampling: str | None) -> dict[str, float]:
         """Epsilon, and the clipping norm of the next round."""

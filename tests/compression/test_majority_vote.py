@@ -38,6 +38,15 @@ def test_ties_and_zeros_are_plus():
     assert votes([1.0, 0.0], [-1.0, 0.0])["x"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("count", [6, 10, 50])
+def test_a_tie_of_many_is_plus_whatever_the_order_and_the_step(count):
+    """Half of the votes are +1, in a random order for each of 200 entries."""
+    gen = torch.Generator().manual_seed(0)
+    half = (torch.rand(200, count, generator=gen).argsort(1) < count // 2).T
+    found = votes(*torch.where(half, 1.0, -1.0).tolist(), step=1e-3)
+    assert found["x"].tolist() == torch.full((200,), 1e-3).tolist()
+
+
 def test_one_client_one_vote_and_statistics_by_weight():
     found = votes([-1.0], [1.0], [1.0], weights=torch.tensor([98, 1, 1]))
     assert found["x"].tolist() == [1.0]
@@ -53,7 +62,7 @@ def test_a_round_moves_every_trained_entry_by_one_step():
     for name in ctx.weights:
         up = 2 * signs[name].sum(0) >= 3
         moved = done.after["params"][name] - done.before["params"][name]
-        torch.testing.assert_close(moved, torch.where(up, 0.005, -0.005).double(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(moved, 0.005 * torch.where(up, 1.0, -1.0).double(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [Scaffold, FedNova, Cadis, Ifca, lambda **parts: FedGen(task_batch=8, **parts)])
