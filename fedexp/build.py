@@ -33,7 +33,7 @@ _MOST_STEPS = 10**6  # local steps of a vectorized round, whose batches are laid
 # What a constructor may raise for values that it did not check and cannot work with.
 _REFUSALS = (
     ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError, MemoryError, OSError,
-    InstantiationException,
+    AssertionError, ImportError, InstantiationException,
 )  # fmt: skip
 _KINDS = {  # what the groups' constructors must give
     "dataset": Dataset, "partition": list, "model": nn.Module, "algorithm": FedAvg, "tracking": Tracker,
@@ -52,9 +52,13 @@ def construct(node: DictConfig, **given: Any) -> Any:
     except ConfigError:
         raise
     except _REFUSALS as error:
-        said, where = " ".join(str(error).split()), traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {said}, {Path(where.filename).name}:{where.lineno}"
-        raise ConfigError(group, node.get("name"), f"cannot be built from its keys ({reason})") from error
+        raise ConfigError(group, node.get("name"), f"cannot be built from its keys ({_in_short(error)})") from error
+
+
+def _in_short(error: Exception) -> str:
+    """What an error says and the place where it was raised."""
+    said, where = " ".join(str(error).split()), traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {said}, {Path(where.filename).name}:{where.lineno}"
 
 
 def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) -> Any:
@@ -182,7 +186,24 @@ def build_model(config: DictConfig, world: World) -> Model:
         pretrained.load(net, str(source))
     model = Model(net.to(world.device, world.dtype))
     model.pretrained = source
+    _try_out(model, world, config)
     return model
+
+
+def _try_out(model: Model, world: World, config: DictConfig) -> None:
+    """Raise ConfigError unless a model has weights to train and gives a logit for each class."""
+    key, target = "model._target_", config.model["_target_"]
+    require(bool(model.weights), key, target, "has no weights to train")
+    x = world.prepare_test(slice(2))
+    try:
+        with torch.no_grad():
+            logits = model(model.params(), x, training=False)
+    except _REFUSALS as error:
+        right = f"cannot take examples of shape {list(x.shape)} ({_in_short(error)})"
+        raise ConfigError(key, target, right) from error
+    shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    wanted = [len(x), world.classes]
+    require(shape == wanted, key, target, f"must give logits of shape {wanted} for {len(x)} examples; it gave {shape}")
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:

@@ -175,7 +175,7 @@ class Experiment:
         if row is not None:
             row = self.recorder.add(row, tables)
         if self.config.artifacts_every and done.number % self.config.artifacts_every == 0:
-            self.recorder.write(stage.algorithm.artifacts(done.after, self.ctx))
+            self.recorder.write_artifacts(stage.algorithm.artifacts(done.after, self.ctx))
         return done.after, row
 
     def _finish(self, state: State) -> dict[str, Any]:

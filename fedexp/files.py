@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MARK = b"\nfedexp blake2b "
 _BLOCK = 1 << 20
 # What loading may raise for a file that has the right checksum but was not written by fedexp.
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))  # those of numpy are other types
 _LOADING = (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
 
 
@@ -70,6 +71,18 @@ def dump(content: Any, file: BinaryIO) -> None:
     """`save`, then a last line with the length and the checksum of the content; torch.load ignores that line."""
     counted = save(content, file)
     file.write(_last_line(counted.digest, counted.length))
+
+
+def unsavable(content: Any, name: str = "") -> str:
+    """The first entry that `dump` would write but `load` refuse, and its type, as text; empty if there is none."""
+    import torch
+
+    if isinstance(content, dict | list | tuple):
+        entries = content.items() if isinstance(content, dict) else enumerate(content)
+        inside = (unsavable(each, f"{name}.{key}".lstrip(".")) for key, each in entries)
+        return next(filter(None, inside), "")
+    plain = isinstance(content, torch.Tensor) or type(content) in _PLAIN
+    return "" if plain else f"{name}, a {type(content).__name__},"
 
 
 def load(path: Path, map_location: Any = None) -> Any:

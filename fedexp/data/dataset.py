@@ -148,6 +148,9 @@ class Dataset:
         self._check_part("train", self.train_x, self.train_y)
         self._check_part("test", self.test_x, self.test_y)
         self._check_owners()
+        types = [x.dtype for x in (self.train_x, self.test_x)]
+        right = f"train and test examples are {' and '.join(map(_name, types))}; uint8 alone is divided by 255"
+        self._require(types[0] == types[1] or torch.uint8 not in types, f"{right}, so both must be uint8, or neither")
         named = self.classes if self.class_names is None else len(self.class_names)
         self._require(named == self.classes, f"has {named} class names; {self.classes} classes need as many")
         self._check_transform()

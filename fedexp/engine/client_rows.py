@@ -18,6 +18,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.config import launch
 from fedexp.engine import ranks
+from fedexp.errors import require
 from fedexp.tree import Tree
 
 Store = dict[str, Any]
@@ -50,6 +51,7 @@ def put(store: Store, ids: Tensor, new: Tree) -> Store:
     The memory of all clients must not be copied every round, so rows are written in place, but never over a row that
     `store` refers to: `store` still reads as before, until `put` is called on the store returned here.
     """
+    _check(store["first"], new)
     if next(tree.leaves(new), None) is None:
         return store
     place, free, count, clients = store["place"].clone(), store["free"], store["count"], ids.unique()
@@ -63,6 +65,23 @@ def put(store: Store, ids: Tensor, new: Tree) -> Store:
         rows = tree.apply(lambda leaf: torch.cat([leaf, leaf.new_zeros(more, *leaf.shape[1:])]), rows)
     tree.put(rows, place[ids], new)
     return {**store, "rows": rows, "place": place, "free": free, "count": total}
+
+
+def _check(first: Tree, new: Tree) -> None:
+    """Raise ConfigError unless rows have the names, shapes and kinds of numbers of the first one."""
+    known, given = dict(tree.leaves(first)), dict(tree.leaves(new))
+    for path in {**known, **given}:
+        name, old, row = ".".join(path), known.get(path), given.get(path)
+        fits = old is not None and row is not None and old.shape == row.shape[1:]
+        fits = fits and (old.is_floating_point() or not row.is_floating_point())
+        require(
+            fits, "", "remember",
+            f"must return what memory(ctx, params) does: {name} is {_told(row, 1)}, and in memory {_told(old, 0)}",
+        )  # fmt: skip
+
+
+def _told(leaf: Tensor | None, first: int) -> str:
+    return "missing" if leaf is None else f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape[first:])}"
 
 
 def held(store: Store, ids: Tensor) -> Tensor:

@@ -5,9 +5,11 @@ and returns numbers (or tensors []) by name. To add one of your own: `+measures.
 """
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
+from numpy import floating
 from torch import Tensor
 
 
@@ -15,7 +17,13 @@ def numbers(found: dict[str, Any]) -> dict[str, float]:
     """The values as plain numbers; all tensors leave the device in one transfer."""
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
+    found = {name: float(value) if isinstance(value, floating) else value for name, value in found.items()}
     return found | dict(zip(tensors, values))
+
+
+def is_number(value: Any) -> bool:
+    """Whether `numbers` makes a plain number of it: a number of Python or numpy, or a tensor []."""
+    return value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, Real)
 
 
 Measure = Callable[[Any], dict[str, Any]]

@@ -1,5 +1,6 @@
 """Evaluating a round: all of its row in metrics.csv except totals and times."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -8,12 +9,14 @@ import torch
 from fedexp import tree
 from fedexp.algorithms.fedavg import Stage
 from fedexp.config.schema import Evaluate
-from fedexp.errors import require
-from fedexp.measure import Measure, accuracy, clients, numbers
+from fedexp.errors import ConfigError, require
+from fedexp.measure import Measure, accuracy, clients, is_number, numbers
 from fedexp.measure.reference import Reference
 from fedexp.models.convolution import channels_last
 from fedexp.round import Round
 from fedexp.world import World
+
+_RIGHT = "must give a dict of numbers by name, for metrics.csv"
 
 
 class Evaluation:
@@ -45,23 +48,20 @@ class Evaluation:
         # Weights in channels last, as the test images are: of images of one channel PyTorch cannot tell that.
         used = {**state, "params": tree.apply(channels_last, state["params"])}
         score, loss = accuracy.test(lambda x: algorithm.predict(used, ctx.model, x), ctx.world)
-        found = {"test_accuracy": score, "test_loss": loss}
+        first = {"round": done.number, **({"stage": stage.name} if self.names_stages else {})}
+        parts = [("", "", first), ("", "", {"test_accuracy": score, "test_loss": loss})]
         if len(done.ids):  # otherwise no client took part, and there is nothing to measure
-            found |= {"local_loss": done.loss.double().mean()}
-            for measure in self.measures:
-                of_round = measure(done)
-                name = getattr(measure, "__name__", type(measure).__name__)
-                right = f"must give a dict of numbers by name, for metrics.csv; it gave a {type(of_round).__name__}"
-                require(isinstance(of_round, dict), "measures", name, right)
-                found |= of_round
+            parts.append(("", "", {"local_loss": done.loss.double().mean()}))
+            names = (getattr(measure, "__name__", type(measure).__name__) for measure in self.measures)
+            parts += [("measures", name, measure(done)) for name, measure in zip(names, self.measures)]
         of_clients, tables = self._clients(done)
-        row: dict[str, Any] = {"round": done.number, **({"stage": stage.name} if self.names_stages else {})}
-        row |= numbers(found | self.reference.divergence(state["params"], done.number))
-        row |= {"round_bytes_up": done.bytes_up, "round_bytes_down": done.bytes_down}
+        bytes_sent = {"round_bytes_up": done.bytes_up, "round_bytes_down": done.bytes_down}
+        parts += [("", "", self.reference.divergence(state["params"], done.number)), ("", "", bytes_sent)]
         if algorithm.system.clock:
-            row |= {"simulated_seconds": state["clock"], "answered": len(done.ids)}
+            parts.append(("", "", {"simulated_seconds": state["clock"], "answered": len(done.ids)}))
         spent = algorithm.privacy.metrics(state.get("privacy", {}), done.number, ctx, algorithm.selection.sampling)
-        return row | spent | of_clients | algorithm.metrics(state, ctx), tables
+        own = ("algorithm", type(algorithm).__name__, algorithm.metrics(state, ctx))
+        return numbers(_joined([*parts, ("", "", spent), ("", "", of_clients), own])), tables
 
     def _clients(self, done: Round) -> tuple[dict[str, float], dict[str, pd.DataFrame]]:
         """The accuracies of clients, summarised, and as the table clients.csv."""
@@ -72,3 +72,22 @@ class Evaluation:
             return {}, {}
         found, table = clients.evaluate(done.algorithm, done.after, ids, done.ctx, self.world, self.settings.on)
         return found, {"clients": table}
+
+
+def _joined(parts: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
+    """The columns that all parts of a row give. parts: the config's key and the name of who gives a part, both empty
+    for fedexp itself, and the part. Raises ConfigError where a measure or an algorithm gives what is no number, or a
+    column that another part has."""
+    row: dict[str, Any] = {}
+    givers: dict[str, tuple[str, str]] = {}
+    for key, giver, part in parts:
+        if key:
+            require(isinstance(part, dict), key, giver, f"{_RIGHT}; it gave a {type(part).__name__}")
+            wrong = next((name for name, value in part.items() if not is_number(value)), None)
+            require(wrong is None, key, giver, f"{_RIGHT}; {wrong} is none")
+        for name, value in part.items():
+            if name in row:
+                blamed = (key, giver) if key else givers[name]
+                raise ConfigError(*blamed, f"gives {name}, a column that metrics.csv has already; use another name")
+            row[name], givers[name] = value, (key, giver)
+    return row

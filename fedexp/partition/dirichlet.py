@@ -11,10 +11,12 @@ from fedexp.errors import ConfigError, require
 from fedexp.partition.sizes import MOST_TRIES, client_sizes, shuffled_classes
 from fedexp.randomness import numpy_generator
 
+_MIN_SIZE, _TRIES = 10, 1000  # the defaults, which client_prior leaves as they are: it has no use for them
+
 
 def dirichlet(
     dataset: Dataset, clients: int, seed: int, alpha: float, construction: str = "client_prior",
-    quantity_alpha: float | None = None, min_size: int = 10, tries: int = 1000, published_draw: bool = False,
+    quantity_alpha: float | None = None, min_size: int = _MIN_SIZE, tries: int = _TRIES, published_draw: bool = False,
 ) -> list[Tensor]:  # fmt: skip
     """Class shares drawn from a Dirichlet distribution: the smaller alpha, the stronger the skew.
 
@@ -32,10 +34,13 @@ def dirichlet(
     )  # fmt: skip
     require(min_size >= 0, "partition.min_size", min_size, "must be at least 0")
     require(1 <= tries <= MOST_TRIES, "partition.tries", tries, f"must be at least 1 and at most {MOST_TRIES}")
-    require(
-        not published_draw or construction == "class_split", "partition.published_draw", published_draw,
-        "is for partition.construction=class_split; use false",
-    )  # fmt: skip
+    for name, value, usual in (
+        ("min_size", min_size, _MIN_SIZE), ("tries", tries, _TRIES), ("published_draw", published_draw, False),
+    ):  # fmt: skip
+        require(
+            construction != "client_prior" or value == usual, f"partition.{name}", value,
+            f"is for partition.construction=class_split; use {str(usual).lower()}",
+        )  # fmt: skip
     random = numpy_generator(seed, "partition")
     labels = dataset.train_y.numpy()
     if construction == "client_prior":

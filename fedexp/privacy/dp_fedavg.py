@@ -18,6 +18,7 @@ import logging
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from math import inf
 from typing import Annotated, Any
 
 import torch
@@ -51,6 +52,10 @@ class DpFedAvg(NoPrivacy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self.noise_multiplier == 0 or 1e-6 <= self.noise_multiplier <= 1e6, "privacy.noise_multiplier",
+            self.noise_multiplier, "must be 0, or from 1e-6 to 1e6",
+        )  # fmt: skip
         require(
             self.clip_norm is not None or self.noise_multiplier == 0, "privacy.clip_norm", self.clip_norm,
             "noise is measured in units of this norm; give a number, or privacy.noise_multiplier=0",
@@ -124,7 +129,9 @@ def epsilon(
     accountant: str = "rdp",
 ) -> float:  # fmt: skip
     """Epsilon after `rounds` rounds of sums with noise of deviation `noise_multiplier` times the clipping norm.
-    sampling: poisson or fixed (module docstring). Needs dp-accounting."""
+    sampling: poisson or fixed (module docstring). Needs dp-accounting. Infinite without noise."""
+    if noise_multiplier == 0:
+        return inf
     import dp_accounting
 
     logging.getLogger("absl").setLevel(logging.ERROR)  # orders near 1 do not converge: left out, with a warning

@@ -107,7 +107,8 @@ class RunFolder:
             found = json.loads((self.path / "result.json").read_text())
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and "status" in found else None
+        known = isinstance(found, dict) and isinstance(found.get("status"), str) and type(found.get("rounds")) is int
+        return found if known else None
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
         """The result after `rounds` rounds, if this run has carried them out. If it went further, the result is made
@@ -118,6 +119,8 @@ class RunFolder:
         if result["rounds"] <= rounds:
             return result if result["rounds"] == rounds or result["status"] == Status.DIVERGED else None
         rows = read_rows(self.path)
+        right = f"cannot be read, which tells how this run was after {rounds} of its {result['rounds']} rounds"
+        require(bool(rows), "", self.path / "metrics.csv", f"{right}; delete the folder to run it again")
         require(
             rounds in ends(rows), "rounds", rounds,
             f"this run has been carried out before, for {result['rounds']} rounds; its model was evaluated after "
@@ -129,7 +132,7 @@ class RunFolder:
         files.write_text(self.path / "config.yaml", OmegaConf.to_yaml(self.config, resolve=True))
 
     def write_result(self, result: dict[str, Any]) -> None:
-        files.write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        files.write_text(self.path / "result.json", json.dumps(result, indent=2, default=_plain) + "\n")
         if result["status"] != Status.FAILED:
             (self.path / "error.txt").unlink(missing_ok=True)  # written by an earlier attempt
 
@@ -157,6 +160,11 @@ class RunFolder:
         files.write(self.path / "model.pt", lambda file: files.save(params, file))
 
 
+def _plain(value: Any) -> Any:
+    """What an algorithm's summary gives as a number of another library, as numbers; anything else as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
 def drawn(figure: "Figure") -> dict[str, bytes]:
     """A figure as a PNG and as a PDF. Each is drawn once: `savefig` would draw it twice, the first time to lay it out,
     which the canvases do themselves."""
@@ -175,4 +183,4 @@ def _in_words(rounds: list[int]) -> str:
     """Rounds as text: round 3; rounds 1, 2, 3; rounds 1, 2, 3, ..., 60."""
     if len(rounds) > 12:
         return f"rounds {', '.join(map(str, rounds[:3]))}, ..., {rounds[-1]}"
-    return f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds)) or 'unknown'}"
+    return f"round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedexp.errors import require
 from fedexp.record.result import last_rounds, summary
 
 Row = dict[str, Any]
@@ -33,13 +34,17 @@ class History:
 
     def add(self, row: Row) -> Row:
         """Add an evaluated round's row, completed by totals and the mean accuracy of the last rounds; returns it."""
-        row = {
-            **row,
+        own = {
             **self._totals(),
             "test_accuracy_last10": last_rounds([*self.rows, row]),
             "bytes_total": self.bytes_up + self.bytes_down,
             "samples_per_second": round(self.examples / self.seconds, 1),
         }
+        taken = ", ".join(sorted(row.keys() & own.keys()))
+        require(
+            not taken, "", taken, "is a column of metrics.csv already; a measure or an algorithm must name it otherwise"
+        )
+        row = {**row, **own}
         row = {**{name: row[name] for name in _FIRST if name in row}, **row}
         self.rows.append(row)
         return row

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from torch import Tensor, tensor
 
+from fedexp import files
 from fedexp.config import launch
 from fedexp.config.fingerprint import data_used
 from fedexp.engine import State, client_rows, ranks
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 Artifacts = dict[str, Figure | pd.DataFrame | dict[str, bytes]]  # the last: a drawn figure
 _CHECKPOINT = "checkpoint.pt"
+_OWN_FILES = ("metrics", "clients", "partition", "confusion", "class_accuracy", "information")
 _ROOM = "make room, and run the same command again"
 _SECONDS_BETWEEN_COMPLAINTS = 60
 
@@ -140,7 +142,8 @@ class Recorder:
         return row
 
     def save(self, state: State) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint. Raises ConfigError for a State that no checkpoint can hold."""
+        self._check(state)
         values = {
             "state": state, "reference": self.reference.state, "history": vars(self.history),
             "partition_hash": self.partition_hash, "device": self.world.device.type,
@@ -152,9 +155,20 @@ class Recorder:
             self.patience = max(self.config.checkpoint_seconds, 20 * (self.saved - before))
 
     def save_if_due(self, state: State) -> None:
-        """Write a checkpoint if the last one is old enough."""
+        """Write a checkpoint if the last one is old enough. The State is looked at before and after the first round, so
+        that one that cannot be saved does not come to light only at the end."""
+        if state["round"] < 2:
+            self._check(state)
         if time.monotonic() - self.saved >= self.patience:
             self.save(state)
+
+    def _check(self, state: State) -> None:
+        wrong = files.unsavable(state)
+        require(
+            not wrong, "algorithm", self.config.algorithm["_target_"],
+            f"keeps {wrong} in its State or memory; only tensors, plain numbers and texts can be saved, and dicts and "
+            "lists of these",
+        )  # fmt: skip
 
     def write(self, artifacts: Artifacts) -> None:
         """Write tables and, unless pictures=false, pictures, by file name."""
@@ -162,6 +176,13 @@ class Recorder:
             kind = "csv" if isinstance(content, pd.DataFrame) else "png"
             if kind == "csv" or self.config.pictures:
                 self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
+
+    def write_artifacts(self, artifacts: Artifacts) -> None:
+        """Write an algorithm's tables and pictures, except those whose names fedexp's own files have."""
+        wrong = [name for name in artifacts if name in _OWN_FILES or "/" in name]
+        if wrong:
+            log.warning("left out: artifacts named %s, which are no names for them; use others", ", ".join(wrong))
+        self.write({name: content for name, content in artifacts.items() if name not in wrong})
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
         """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is
@@ -172,7 +193,8 @@ class Recorder:
         self._try("model.pt", self.folder.write_model, params)  # what matters most, first
         names = self.class_names or [str(label) for label in range(self.world.classes)]
         tables = {"confusion": confusion.table(answers, names), "class_accuracy": confusion.per_class(answers, names)}
-        self.write({**tables, **artifacts})
+        self.write(tables)
+        self.write_artifacts(artifacts)
         if self.config.pictures:
             self.write({"confusion": confusion.picture(answers, names)})
         self._again()
@@ -193,8 +215,10 @@ class Recorder:
             "partition_hash": self.partition_hash,
             "versions": versions(),
             "commit": self.commit,
-            **added,
         }
+        if taken := result.keys() & added.keys():
+            log.warning("left out, since result.json has entries of these names: %s", ", ".join(sorted(taken)))
+        result |= {name: value for name, value in added.items() if name not in taken}
         if self.unsaved:
             log.warning("not saved: %s", "; ".join(f"{name} ({each.error})" for name, each in self.unsaved.items()))
         self._try("result.json", self.folder.write_result, result)

@@ -48,12 +48,15 @@ def value(result: dict[str, Any], metric: str) -> float:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a folder's metrics.csv, with exactly the values that were written; none if it cannot be read."""
+    """The rows of a folder's metrics.csv, with exactly the values that were written; none if it cannot be read, or if
+    columns are missing that every run has."""
     import pandas as pd  # only here: asking whether a run is done needs no pandas
 
     try:
         table = pd.read_csv(folder / "metrics.csv", float_precision="round_trip")
     except (OSError, ValueError):
+        return []
+    if not {"round", "test_accuracy"} <= {*table}:
         return []
     return [{name: value for name, value in row.items() if value == value} for row in table.to_dict("records")]
 

@@ -32,6 +32,7 @@ _CURVE = (
     "client_accuracy_worst10",
 )  # fmt: skip
 _NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
+_LOST = "its metrics.csv cannot be read"
 _STUDY_FILE = "information.csv"
 _STUDY_COLUMNS = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]
 # Keys of what is measured, without effect on the results by which runs are compared.
@@ -70,7 +71,7 @@ class Recorded:
 
     def at(self, rounds: int) -> "Recorded":
         """The same run after `rounds` rounds, as one that ended with them."""
-        if self.status not in DONE:
+        if self.status not in DONE or self.missing == _LOST:
             return self
         done = self.result.get("rounds", 0)
         if done > rounds:
@@ -220,7 +221,8 @@ def read(*places: Path) -> list[Recorded]:
             log.warning("%s is left out: its result.json has no number for %s", path.parent, ", ".join(wrong))
             continue
         config = {**ADDED, **config}
-        runs.append(Recorded(path.parent, config, result, config["rounds"]))
+        lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
+        runs.append(Recorded(path.parent, config, result, config["rounds"], _LOST if lost else ""))
     return runs
 
 
@@ -231,6 +233,16 @@ def _result(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and isinstance(found.get("status"), str) else {}
+
+
+def _has_curve(folder: Path) -> bool:
+    """Whether metrics.csv begins as it must: thousands of runs need not be read whole for that."""
+    try:
+        with (folder / "metrics.csv").open(newline="") as file:
+            header, row = next(csv.reader(file)), next(csv.reader(file))
+    except (OSError, ValueError, StopIteration, csv.Error):
+        return False
+    return {"round", "test_accuracy"} <= {*header} and len(row) > 1
 
 
 def _possible(name: str, value: Any) -> bool:

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from worlds import LOCAL, by_hand, gap, make_context, make_model, make_world, play, run_stages
 
 from fedexp.algorithms.centralized import Centralized, pooled
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.compression.top_k import TopK
 from fedexp.engine import Local
+from fedexp.errors import ConfigError
 from fedexp.selection.full import Full
+from fedexp.selection.poisson import Poisson
+from fedexp.server_optimizer.momentum import Momentum
 
 
 def test_equals_fedavg_of_a_single_client_with_all_data():
@@ -54,3 +59,18 @@ def test_many_clients_or_one_are_the_same_union():
 
 def test_its_only_client_is_all_that_full_participation_takes():
     assert gap(play(Centralized(selection=Full())), play(Centralized())) == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"compression": TopK()}, "compression=TopK: has nothing to work on where all data are in one place"),
+        ({"server_optimizer": Momentum()}, "server_optimizer=Momentum: has nothing to work on"),
+        ({"selection": Poisson()}, "selection=Poisson: has no clients to draw from"),
+    ],
+)
+def test_parts_that_mean_nothing_without_clients_are_refused(parts, said):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, LOCAL)
+    with pytest.raises(ConfigError, match=said):
+        Centralized(**parts).check(Centralized(**parts).stages(ctx)[0].context)

@@ -47,6 +47,7 @@ def not_finite(value, dtype=torch.float32):
         ({"train_x": X[..., :0]}, r"has train examples of shape \(1, 4, 0\), which are empty"),
         ({"test_x": torch.zeros(3)}, r"has test examples of shape \(\), which are empty"),
         ({"test_x": X[..., :3]}, r"train examples are of shape \(1, 4, 4\), test examples of \(1, 4, 3\)"),
+        ({"test_x": X.float()}, "train and test examples are uint8 and float32; .* both must be uint8, or neither"),
         ({"test_x": X.expand(3, 3, 4, 4), "transform": Transform(crop=2)}, ".*they must be alike"),
         ({"owners": Y[:2]}, r"has owners of shape \(2,\); each of 3 train examples needs one"),
         ({"owners": Y - 2}, "owners must be integers from 0, or -1 for unknown; they are int64 from -2"),

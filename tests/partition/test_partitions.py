@@ -130,6 +130,8 @@ def test_natural_is_the_sources_own():
             r"alpha=0.01: no split in 3 tries",
         ),
         (lambda d: dirichlet(d, 10, 0, alpha=1.0, published_draw=True), r"published_draw=true: is for .*class_split"),
+        (lambda d: dirichlet(d, 10, 0, alpha=1.0, min_size=3), r"min_size=3: is for .*class_split; use 10"),
+        (lambda d: dirichlet(d, 10, 0, alpha=1.0, tries=7), r"tries=7: is for .*class_split; use 1000"),
         (
             lambda d: dirichlet(d, 10, 2**32, alpha=1.0, construction="class_split", published_draw=True),
             r"seed=4294967296: must be from 0 to 4294967295",

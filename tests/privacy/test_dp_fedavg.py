@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from program import metrics, result, run
+from program import FEW, metrics, result, run
 from worlds import (
     LOCAL,
     assert_mechanisms_agree,
@@ -185,6 +185,9 @@ def test_settings_are_checked():
         DpFedAvg(clip_norm=None)
     with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier=-1: must be at least 0"):
         DpFedAvg(noise_multiplier=-1)
+    for extreme in (1e-300, 1e300):
+        with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier=.*: must be 0, or from 1e-6 to 1e6"):
+            DpFedAvg(noise_multiplier=extreme)
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"server_optimizer": Momentum()}], ids=["sgd", "momentum"])
@@ -237,3 +240,10 @@ def test_a_run_tells_its_epsilon_in_every_round(monkeypatch, tmp_path):
     assert table["local_loss"].isna().any()  # somewhere nobody took part
     assert found["delta"] == 1e-5 and found["privacy_assumes"].startswith("each client is drawn independently")
     assert found["status"] == "finished"
+
+
+@pytest.mark.parametrize("kind", ["dp_fedavg", "adaptive_clipping"])
+def test_without_noise_epsilon_is_infinite(monkeypatch, tmp_path, kind):
+    assert run(monkeypatch, tmp_path, *FEW, f"privacy={kind}", "privacy.noise_multiplier=0", "rounds=2") == 0
+    table = metrics(tmp_path)
+    assert table["epsilon"].tolist() == table["epsilon_if_poisson"].tolist() == [float("inf")] * 2

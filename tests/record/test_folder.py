@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from filelock import FileLock
-from program import FEW, only_folder, run
+from program import FEW, only_folder, result, run
 
 
 def content(folder):
@@ -87,3 +87,25 @@ def test_what_killed_saves_left_behind_is_removed_at_the_next_start(monkeypatch,
     assert run(monkeypatch, tmp_path, *words) == 0
     assert "finished before" in capfd.readouterr().out
     assert not any(path.exists() for path in left) and (folder / "notes.tmp").exists()
+
+
+@pytest.mark.parametrize("text", ['{"status": "finished"}', '{"status": "finished", "rounds": "3"}', '{"rounds": 3}'])
+def test_a_result_without_its_numbers_is_none(monkeypatch, tmp_path, text):
+    """The run goes on from its checkpoint and writes another."""
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=2") == 0
+    (only_folder(tmp_path) / "result.json").write_text(text)
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=2") == 0
+    assert result(tmp_path)["rounds"] == 2
+
+
+@pytest.mark.parametrize("text", [None, "a,b\n1,2\n"])
+def test_earlier_rounds_of_a_run_whose_metrics_are_gone(monkeypatch, capfd, tmp_path, text):
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=3") == 0
+    file = only_folder(tmp_path) / "metrics.csv"
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    capfd.readouterr()
+    assert run(monkeypatch, tmp_path, *FEW, "rounds=2") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"fedexp: {file}: cannot be read") and "2 of its 3 rounds" in line

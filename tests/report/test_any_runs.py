@@ -389,6 +389,16 @@ def test_a_damaged_result_is_a_run_that_is_not_complete(outputs, text):
     assert sorted(run.complete for run in read(outputs)) == [False] + [True] * 7
 
 
+@pytest.mark.parametrize("text", [None, "", "round,test_accuracy\n", "a,b\n1,2\n"])
+def test_a_run_whose_metrics_are_gone_is_not_complete(outputs, text):
+    folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
+    (folder / "metrics.csv").unlink()
+    if text is not None:
+        (folder / "metrics.csv").write_text(text)
+    assert sorted(run.complete for run in read(outputs)) == [False] + [True] * 7
+    assert f"{folder.name}: its metrics.csv cannot be read." in compared(outputs).notes
+
+
 def test_curves_are_means_with_bands_over_every_axis(left):
     page = compared(left)
     chart = page.pictures[0].chart()

@@ -340,5 +340,5 @@ def test_a_run_whose_metrics_are_gone_measures_nothing(sweep, tmp_path):
     (path / "metrics.csv").unlink()
     page = page_of(sweep, tmp_path)
     assert entry(page, "fedcat").missing
-    assert "cifar10 dir0.1 fedcat: metrics.csv cannot be read or lacks this number." in page.notes
+    assert "cifar10 dir0.1 fedcat: seed 0 its metrics.csv cannot be read." in page.notes
     assert "0 of 4 cells measured" in page.lead[0]

@@ -1,0 +1,162 @@
+"""What a user's own classes and functions give wrongly is told by name, in one line, and nothing of the run is lost."""
+
+import json
+import sys
+from types import ModuleType
+
+import pandas as pd
+import pytest
+from program import FEW, metrics, only_folder, result, run
+
+MODULE = """
+from dataclasses import dataclass
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from fedexp.algorithms.fedavg import FedAvg
+
+
+def net(outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+
+def wide(shape, classes, hidden, initialisation): return net(classes + 3)
+def narrow(shape, classes, hidden, initialisation): return net(2)
+def other_input(shape, classes, hidden, initialisation): return nn.Linear(3, classes)
+def frozen(shape, classes, hidden, initialisation): return net(classes).requires_grad_(False)
+class Pair(nn.Linear):
+    def forward(self, x): return super().forward(x.flatten(1)), x
+def pair(shape, classes, hidden, initialisation): return Pair(64, classes)
+def insists(shape, classes, hidden, initialisation): assert classes == 3, "three classes"
+
+def round_measure(done): return {"round": 77}
+def accuracy_measure(done): return {"test_accuracy": 0.5}
+def bytes_measure(done): return {"bytes_total": 1}
+def text_measure(done): return {"mine": "high"}
+def vector_measure(done): return {"mine": torch.ones(3)}
+def half_measure(done): return {"mine": np.float32(0.5), "whole": np.float64(2.0), "right": torch.tensor(True)}
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(FedAvg):
+    def metrics(self, state, ctx): return {"test_accuracy": 0.99}
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors(FedAvg):
+    def metrics(self, state, ctx): return {"mine": torch.tensor(3.0)}
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(FedAvg):
+    def summary(self, state, ctx): return {"status": "great", "mine": np.arange(2), "kind": Summary}
+    def artifacts(self, state, ctx):
+        table = pd.DataFrame({"a": [1]})
+        return {"metrics": table, "a/b": table, "good": table}
+
+@dataclass(frozen=True, kw_only=True)
+class Unsavable(FedAvg):
+    def init(self, ctx, params): return {**super().init(ctx, params), "seen": {"mean": np.float64(0.5)}}
+
+@dataclass(frozen=True, kw_only=True)
+class UnsavableLater(FedAvg):
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        return {**super().aggregate(state, ids, uploads, ctx, gen), "seen": [np.zeros(2)]}
+
+@dataclass(frozen=True, kw_only=True)
+class More(FedAvg):
+    def remember(self, params, client): return {"count": torch.ones(())}
+
+@dataclass(frozen=True, kw_only=True)
+class Halves(FedAvg):
+    def memory(self, ctx, params): return {"count": torch.zeros((), dtype=torch.int64)}
+    def remember(self, params, client): return {"count": client.memory["count"] + 0.5}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_code(monkeypatch):
+    module = ModuleType("own_code")
+    monkeypatch.setitem(sys.modules, "own_code", module)
+    exec(compile(MODULE, "own_code.py", "exec"), vars(module))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("wide", "wide: must give logits of shape [2, 10] for 2 examples; it gave [2, 13]"),
+        ("narrow", "narrow: must give logits of shape [2, 10] for 2 examples; it gave [2, 2]"),
+        ("pair", "pair: must give logits of shape [2, 10] for 2 examples; it gave tuple"),
+        ("other_input", "other_input: cannot take examples of shape [2, 1, 8, 8] (RuntimeError: "),
+        ("frozen", "frozen: has no weights to train"),
+        ("insists", "cannot be built from its keys (AssertionError: three classes, own_code.py:"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data(monkeypatch, capfd, tmp_path, name, said):
+    assert run(monkeypatch, tmp_path, *FEW, f"model._target_=own_code.{name}", "rounds=1") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert said in line
+    assert not list(tmp_path.glob("*/metrics.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("round_measure", "measures=round_measure: gives round, a column that metrics.csv has already"),
+        ("accuracy_measure", "measures=accuracy_measure: gives test_accuracy, a column that metrics.csv has already"),
+        ("bytes_measure", "bytes_total: is a column of metrics.csv already"),
+        ("text_measure", "measures=text_measure: must give a dict of numbers by name, for metrics.csv; mine is none"),
+        (
+            "vector_measure",
+            "measures=vector_measure: must give a dict of numbers by name, for metrics.csv; mine is none",
+        ),
+    ],
+)
+def test_a_measure_that_gives_no_numbers_or_columns_of_others(monkeypatch, capfd, tmp_path, name, said):
+    assert run(monkeypatch, tmp_path, *FEW, f"+measures.mine=own_code.{name}", "rounds=1") == 2
+    assert said in capfd.readouterr().err
+
+
+def test_numbers_of_numpy_and_tensors_are_plain_numbers(monkeypatch, tmp_path):
+    words = [*FEW, "+measures.mine=own_code.half_measure"]
+    assert run(monkeypatch, tmp_path, *words, "rounds=1") == 0
+    assert run(monkeypatch, tmp_path, *words, "rounds=2") == 0  # from the checkpoint, which could hold them
+    table = metrics(tmp_path)
+    assert table[["mine", "whole", "right"]].values.tolist() == [[0.5, 2.0, 1.0]] * 2
+
+
+def own(name, *words):
+    return [*FEW, "algorithm=own", f"algorithm._target_=own_code.{name}", *words]
+
+
+def test_an_algorithm_s_metrics(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path / "tensors", *own("Tensors", "rounds=1")) == 0
+    assert metrics(tmp_path / "tensors")["mine"].tolist() == [3.0]
+    assert run(monkeypatch, tmp_path / "taken", *own("Metrics", "rounds=1")) == 2
+    assert "algorithm=Metrics: gives test_accuracy, a column that metrics.csv has" in capfd.readouterr().err
+
+
+def test_an_algorithm_s_summary_and_artifacts_replace_nothing(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("Summary", "rounds=2")) == 0
+    said = capfd.readouterr()
+    assert "left out, since result.json has entries of these names: status" in said.out + said.err
+    assert "left out: artifacts named metrics, a/b" in said.out + said.err
+    found = result(tmp_path)
+    assert (found["status"], found["mine"]) == ("finished", [0, 1]) and "Summary" in found["kind"]
+    assert len(metrics(tmp_path)) == 2
+    assert pd.read_csv(only_folder(tmp_path) / "good.csv")["a"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Unsavable", "own_code.Unsavable: keeps seen.mean, a float64, in its State"),
+        ("UnsavableLater", "own_code.UnsavableLater: keeps seen.0, a ndarray, in its State"),
+        ("More", "remember: must return what memory(ctx, params) does: own.count is float32 [], and in memory missing"),
+        (
+            "Halves",
+            "remember: must return what memory(ctx, params) does: own.count is float32 [], and in memory int64 []",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_within_the_first_round(monkeypatch, capfd, tmp_path, name, said):
+    assert run(monkeypatch, tmp_path, *own(name, "rounds=5")) == 2
+    assert said in capfd.readouterr().err
+    assert json.loads((only_folder(tmp_path) / "result.json").read_text())["rounds"] <= 1
