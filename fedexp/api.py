@@ -25,7 +25,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 from fedexp import experiment
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import build_algorithm, build_dataset, construct
-from fedexp.config.compose import CONF, Composer, NoConfig, composed, word
+from fedexp.config.compose import Composer, NoConfig, composed, composing, word
 from fedexp.config.explain import explain
 from fedexp.config.saved import saved
 from fedexp.config.schema import check
@@ -181,7 +180,7 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
     log_to_terminal()
     given = _words(words, keys)
     with _explained(given):
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with composing():
             jobs = [job for each in sweeps(given, Composer()) for job in each.jobs]
         for job in jobs:
             if job.error is not None:

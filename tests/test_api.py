@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from options import words_of
 from program import SMALL
 
@@ -120,6 +121,14 @@ def test_what_cannot_work_is_a_config_error_before_anything_is_trained(tmp_path,
         call(tmp_path)
     assert said in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_is_composed_within_a_program_of_hydra_s_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text("own: 3\n")
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        with pytest.raises(ConfigError, match="rounds=0: must be at least 1"):
+            fedexp.sweep("rounds=3,0")
+        assert compose("mine").own == 3
 
 
 def test_a_result_that_is_not_there_is_said(done, tmp_path):

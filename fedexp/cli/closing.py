@@ -4,10 +4,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import initialize_config_dir
-
 from fedexp.cli import console
-from fedexp.config.compose import CONF
+from fedexp.config.compose import composing
 from fedexp.errors import Incomplete
 from fedexp.sweep.jobs import Sweep, sweeps
 from fedexp.sweep.plan import planned, show
@@ -37,7 +35,7 @@ def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
 def dry_run(words: Sequence[str]) -> None:
     """Print what a sweep's command line would do. Raises what the sweep itself would raise for runs that are refused:
     Incomplete for some, the first one's error for all of a table."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composing():
         every = sweeps(words, say=Composing())
     for sweep in every:
         show(sweep, planned(sweep), console(100))

@@ -2,10 +2,11 @@
 
 import pickle
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from threading import RLock
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -14,12 +15,36 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobRuntime
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
 from fedexp.config.schema import check, flat
 from fedexp.errors import ConfigError, require
+
+_ONE_AT_A_TIME = RLock()
+# What initialising Hydra changes, for all threads of the process.
+_STATE: tuple[type, ...] = (GlobalHydra, JobRuntime, VersionBase)
+
+
+@contextmanager
+def composing() -> Iterator[None]:
+    """Within this context Hydra composes fedexp's configs, for one thread at a time.
+
+    The program that calls fedexp may use Hydra itself: what Hydra keeps for it is put aside, and is back at the end.
+    """
+    with _ONE_AT_A_TIME:
+        held = {kind: Singleton._instances.pop(kind) for kind in _STATE if kind in Singleton._instances}
+        try:
+            with initialize_config_dir(str(CONF), version_base="1.3"):
+                yield
+        finally:
+            for kind in _STATE:
+                Singleton._instances.pop(kind, None)
+            Singleton._instances.update(held)
 
 
 class NoConfig(ConfigError):
@@ -39,7 +64,7 @@ def composed(words: Sequence[str], composer: "Composer | None" = None) -> DictCo
     one = "asks for several runs, and this program takes one"
     for each in words:
         require(each not in ("-m", "--multirun"), "", each, f"{one}: leave it out")
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composing():
         for override in composer.parse(words):
             key, _, values = override.input_line.partition("=")
             require(not override.is_sweep_override(), key, values, f"{one}: give a single value")
@@ -87,7 +112,7 @@ class Composer:
     """Composes configs from overrides. Hydra composes only the choices of groups, and each result is kept: cells that
     differ in plain values share it.
 
-    Hydra must be initialised already: inside a sweep, or within `hydra.initialize_config_dir`.
+    Hydra must be initialised already: inside a sweep, or within `composing`.
     """
 
     def __init__(self) -> None:

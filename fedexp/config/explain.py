@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config import launch
-from fedexp.config.compose import CONF, NoConfig, deepest
+from fedexp.config.compose import CONF, NoConfig, composing, deepest
 from fedexp.config.options import elsewhere
 from fedexp.config.words import PROGRAMS, check_words
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, shown
@@ -81,7 +80,7 @@ def explain(error: Exception, words: Sequence[str]) -> str:
 
 
 def in_short(error: ConfigError) -> str:
-    """What is wrong with the words of a sweep's run, without composing anew, which would end the sweep's own Hydra."""
+    """What is wrong with the words of a sweep's run, without composing anew, which would take long for many runs."""
     if not isinstance(error, NoConfig):
         return str(error)
     return _missing_option(error, error.words) or error.right
@@ -90,7 +89,7 @@ def in_short(error: ConfigError) -> str:
 def _culprit(overrides: list[str]) -> str | None:
     """The first override that cannot be composed with those before it; None where all can."""
     low, high = 0, len(overrides) + 1  # the first `low` overrides compose; the first `high` do not
-    with _composing():
+    with composing():
         while high - low > 1:
             middle = (low + high) // 2
             try:
@@ -131,16 +130,10 @@ def _known_keys(overrides: list[str], groups: set[str]) -> list[str]:
         if name in groups and (CONF / name / f"{value}.yaml").exists():
             choices.append(word)
     try:
-        with _composing():
+        with composing():
             return key_names(OmegaConf.to_container(compose("config", overrides=choices)))
     except HydraException:
         return []
-
-
-def _composing() -> initialize_config_dir:
-    """Within this context Hydra composes, even if it was initialised before."""
-    GlobalHydra.instance().clear()
-    return initialize_config_dir(str(CONF), version_base="1.3")
 
 
 def _name(word: str) -> str:

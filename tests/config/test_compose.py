@@ -1,10 +1,15 @@
-"""Fast composition gives what Hydra gives."""
+"""Fast composition gives what Hydra gives, beside other uses of Hydra in the same process."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.utils import JobRuntime
 from hydra.errors import ConfigCompositionException
+from hydra.version import getbase
 from omegaconf import DictConfig, OmegaConf
 
+import fedexp
 from fedexp.config.compose import CONF, Composer, word
 from fedexp.config.loader import fewer_maps
 from fedexp.errors import ConfigError
@@ -131,3 +136,20 @@ def test_a_word_is_read_back_as_it_was(composer, value):
 )
 def test_a_bare_number_is_a_list_of_one(composer, words, targets):
     assert composer([words]).targets == targets
+
+
+def test_a_program_of_hydra_s_own_composes_before_and_after(tmp_path):
+    (tmp_path / "mine.yaml").write_text("own: 3\n")
+    with initialize_config_dir(str(tmp_path), job_name="theirs", version_base="1.2"):
+        assert compose("mine").own == 3
+        assert fedexp.compose("clients=7").clients == 7
+        with pytest.raises(ConfigError, match="clientz=7: no such key; did you mean clients"):
+            fedexp.compose("clientz=7")
+        assert compose("mine", overrides=["own=4"]).own == 4
+        assert (JobRuntime.instance().get("name"), str(getbase())) == ("theirs", "1.2")
+
+
+def test_threads_compose_at_once():
+    with ThreadPoolExecutor(4) as threads:
+        configs = list(threads.map(lambda seed: fedexp.compose("algorithm=fedprox", seed=seed), range(8)))
+    assert [config.seed for config in configs] == list(range(8))
