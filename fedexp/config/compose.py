@@ -25,6 +25,7 @@ from fedexp.config.options import CONF
 from fedexp.config.schema import check, flat
 from fedexp.errors import ConfigError, require
 
+_NUMBER = r"[-+]?[\d._]+([eE][-+]?\d+)?"
 _ONE_AT_A_TIME = RLock()
 # What initialising Hydra changes, for all threads of the process.
 _STATE: tuple[type, ...] = (GlobalHydra, JobRuntime, VersionBase)
@@ -85,7 +86,7 @@ def refuse_tables(config: DictConfig, right: str) -> None:
 
 def lists(words: Sequence[str]) -> list[str]:
     """The words with a single number for `targets` made a list: `targets=0.8` becomes `targets=[0.8]`."""
-    return [re.sub(r"^(\+{0,2}targets)=([\d.]+)$", r"\1=[\2]", each) for each in words]
+    return [re.sub(rf"^(\+{{0,2}}targets)=({_NUMBER})$", r"\1=[\2]", each) for each in words]
 
 
 def word(key: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp.config.compose import apply, composed, first_line
+from fedexp.config.compose import apply, composed, first_line, lists
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.explain import key_names, nearest_key
 from fedexp.config.schema import ADDED, Settings, check, lacking
@@ -38,7 +38,7 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
     except OmegaConfBaseException as error:
         raise ConfigError("", folder, f"holds a config.yaml that cannot be used ({first_line(error)})") from error
     OmegaConf.set_struct(config, True)
-    for override in OverridesParser.create().parse_overrides(words):
+    for override in OverridesParser.create().parse_overrides(lists(words)):
         _change(config, override)
     check(config)
     return config

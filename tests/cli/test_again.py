@@ -60,6 +60,12 @@ def test_another_value_is_another_run_beside_it(left, monkeypatch, capsys):
     assert "finished before" in capsys.readouterr().out
 
 
+def test_a_single_target_is_a_list_of_one_as_in_a_run_s_own_words(left):
+    assert again(left, "targets=0.8", "seed=1") == 0
+    (other,) = [path for path in left.parent.iterdir() if path.is_dir() and path != left]
+    assert OmegaConf.load(other / "config.yaml").targets == [0.8]
+
+
 def test_where_it_runs_and_is_tracked_may_be_chosen_anew(left):
     assert again(left, "rounds=3", "hardware=cpu", "hardware.workers=2", "tracking=tensorboard") == 0
     assert [path for path in left.parent.iterdir() if path.is_dir()] == [left]

@@ -132,8 +132,12 @@ def test_a_word_is_read_back_as_it_was(composer, value):
 
 
 @pytest.mark.parametrize(
-    ("words", "targets"), [("targets=0.8", [0.8]), ("++targets=1", [1.0]), ("targets=[0.7,0.8]", [0.7, 0.8])]
-)
+    ("words", "targets"),
+    [
+        ("targets=0.8", [0.8]), ("++targets=1", [1.0]), ("targets=8e-1", [0.8]), ("targets=8.E-01", [0.8]),
+        ("targets=[0.7,0.8]", [0.7, 0.8]),
+    ],
+)  # fmt: skip
 def test_a_bare_number_is_a_list_of_one(composer, words, targets):
     assert composer([words]).targets == targets
 
