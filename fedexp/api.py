@@ -16,10 +16,11 @@ fedexp.errors.Interrupted, and the same call resumes it.
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -191,29 +192,47 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
 
 def load(folder: str | Path) -> Run:
     """A run from its folder. Raises ConfigError where there is none."""
-    found = Path(folder).expanduser()
+    found = _path("folder", folder)
     require((found / "config.yaml").is_file(), "folder", folder, "holds no run: there is no config.yaml")
     return Run(found)
 
 
 def report(
-    *places: str | Path | Run, baseline: str | None = None, targets: Sequence[float] | None = None,
-    to: str | Path | None = None,
+    *places: str | Path | Run | Sequence[str | Path | Run], baseline: str | None = None,
+    targets: float | Sequence[float] | None = None, to: str | Path | None = None,
 ) -> Page:  # fmt: skip
     """Compare runs, given as folders of runs, as folders that contain these, or as what `run` and `sweep` returned.
 
-    baseline: the option, or KEY=VALUE, that all others are compared with. targets: accuracies (fractions); the rounds,
-    bytes and seconds to reach them are reported. to: a folder for the report's files; None: none are written. A
-    notebook shows the page's tables; its `records` is a DataFrame with one row per run.
+    baseline: the option, or KEY=VALUE, that all others are compared with. targets: accuracies (fractions), or one of
+    them; the rounds, bytes and seconds to reach them are reported. to: a folder for the report's files; None: none are
+    written. A notebook shows the page's tables; its `records` is a DataFrame with one row per run.
     """
-    folders = [place.folder if isinstance(place, Run) else Path(place).expanduser() for place in places]
-    until = {place.folder: place.result["rounds"] for place in places if isinstance(place, Run)}
+    every = [each for place in places for each in (place if isinstance(place, list | tuple) else [place])]
+    folders = [place.folder if isinstance(place, Run) else _path("places", place) for place in every]
+    until = {place.folder: place.result["rounds"] for place in every if isinstance(place, Run)}
     runs = [run.at(until.get(run.path, run.rounds)) for run in read(*folders)]
     require(bool(runs), "places", " ".join(map(str, folders)), "no runs there")
-    page = compare_runs(runs, targets=targets, baseline=baseline)
+    page = compare_runs(runs, targets=_fractions(targets), baseline=None if baseline is None else str(baseline))
     if to is not None:
-        write(page, Path(to).expanduser())
+        write(page, _path("to", to))
     return page
+
+
+def _path(argument: str, given: Any) -> Path:
+    """The path of a folder, given as this argument. Raises ConfigError for anything else."""
+    require(isinstance(given, str | PathLike), argument, given, "must be the path of a folder, as a string or a Path")
+    return Path(given).expanduser()
+
+
+def _fractions(targets: Any) -> list[float] | None:
+    """A report's targets as a list. Raises ConfigError for what holds no numbers."""
+    if targets is None:
+        return None
+    single = isinstance(targets, str) or not isinstance(targets, Iterable)
+    try:
+        return [float(each) for each in ([targets] if single else targets)]
+    except (TypeError, ValueError) as error:
+        raise ConfigError("targets", targets, "must be a fraction, or a list of them: [0.7, 0.8]") from error
 
 
 def _carry_out(config: DictConfig) -> Run:
@@ -235,6 +254,20 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _words(words: Sequence[str], keys: dict[str, Any]) -> list[str]:
-    """All arguments as words of a command line."""
-    given = [each for text in words for each in shlex.split(text)]
+    """All arguments as words of a command line. Raises ConfigError for arguments that hold no words."""
+    given = [each for text in words for each in _split(text)]
     return [*given, *(word(name.replace("__", "."), value) for name, value in keys.items())]
+
+
+def _split(text: Any) -> list[str]:
+    """The words in a string, quoted as in a shell. Raises ConfigError for anything but a string, and for a quotation
+    that does not end."""
+    if not isinstance(text, str):
+        stars = "put a star before a list of words: *words; two before a dict of keys: **keys"
+        hint = stars if isinstance(text, list | tuple | dict) else "a key can also be an argument: seed=1"
+        raise ConfigError("", repr(text), f"must be a string of words, such as 'seed=1 rounds=20'; {hint}")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        right = f"must be words as a shell reads them ({error}); a value can also be an argument: dataset__root='a b'"
+        raise ConfigError("", text, right) from error

@@ -95,6 +95,14 @@ def test_a_sweep_and_its_report(tmp_path):
     assert re.search(r"^fedavg +\S+ ± \S+ +\S+ ± \S+ +1 ", repr(page), re.MULTILINE)
     assert "<table" in page._repr_html_() and (tmp_path / "to/runs.html").exists()
     assert len(fedexp.report(tmp_path).records) == 4
+    same = fedexp.report(runs, baseline="fedcat", targets=0.01)
+    assert repr(same) == repr(page) and same.records.equals(page.records)
+    with pytest.raises(ConfigError, match=r"targets=many: must be a fraction, or a list of them: \[0\.7, 0\.8\]"):
+        fedexp.report(runs, targets="many")
+    with pytest.raises(ConfigError, match="baseline=3: is not among what is compared; known: "):
+        fedexp.report(runs, baseline=3)
+    with pytest.raises(ConfigError, match="to=3: must be the path of a folder"):
+        fedexp.report(runs, to=3)
 
 
 def test_composing_trains_nothing(tmp_path):
@@ -114,6 +122,14 @@ def test_composing_trains_nothing(tmp_path):
         (lambda root: fedexp.sweep("rounds=3,0", output_root=str(root)), "rounds=0: must be at least 1"),
         (lambda root: fedexp.load(root), "holds no run: there is no config.yaml"),
         (lambda root: fedexp.report(root), "no runs there"),
+        (lambda root: fedexp.report([]), "no runs there"),
+        (lambda root: fedexp.report(root, 3), "places=3: must be the path of a folder"),
+        (lambda root: fedexp.load(None), "folder=null: must be the path of a folder"),
+        (lambda root: fedexp.compose(None), "None: must be a string of words, such as 'seed=1 rounds=20'; a key can"),
+        (lambda root: fedexp.run(3), "3: must be a string of words"),
+        (lambda root: fedexp.sweep(["seed=1"]), "put a star before a list of words: *words; two before a dict of keys"),
+        (lambda root: fedexp.run({"seed": 1}), "{'seed': 1}: must be a string of words"),
+        (lambda root: fedexp.run("seed=1 'x"), "seed=1 'x: must be words as a shell reads them (No closing quotation)"),
     ],
 )
 def test_what_cannot_work_is_a_config_error_before_anything_is_trained(tmp_path, call, said):
