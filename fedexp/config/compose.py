@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{_text(each)}' for key, each in value.items())}}}"

@@ -131,6 +131,10 @@ def test_a_word_is_read_back_as_it_was(composer, value):
     assert composer([word("+dataset.source", value)]).dataset.source == value
 
 
+def test_a_tuple_is_written_as_a_list():
+    assert fedexp.compose(targets=(0.7, 0.8)).targets == [0.7, 0.8]
+
+
 @pytest.mark.parametrize(
     ("words", "targets"),
     [
