@@ -38,6 +38,7 @@ from fedexp.config.compose import Composer, NoConfig, composed, composing, word
 from fedexp.config.explain import explain
 from fedexp.config.saved import saved
 from fedexp.config.schema import check
+from fedexp.config.words import check_words
 from fedexp.data import Transform
 from fedexp.errors import ConfigError, require
 from fedexp.models import Model
@@ -254,9 +255,12 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _words(words: Sequence[str], keys: dict[str, Any]) -> list[str]:
-    """All arguments as words of a command line. Raises ConfigError for arguments that hold no words."""
+    """All arguments as words of a command line. Raises ConfigError for arguments that hold no words,
+    and for words that the command line refuses before it composes them."""
     given = [each for text in words for each in _split(text)]
-    return [*given, *(word(name.replace("__", "."), value) for name, value in keys.items())]
+    given += [word(name.replace("__", "."), value) for name, value in keys.items()]
+    check_words(given)
+    return given
 
 
 def _split(text: Any) -> list[str]:

@@ -116,6 +116,9 @@ def test_composing_trains_nothing(tmp_path):
     [
         (lambda root: fedexp.run("clints=5"), "clints=5: no such key; did you mean clients?"),
         (lambda root: fedexp.compose(algorithm="fedkat"), "algorithm=fedkat: no such option; did you mean fedcat?"),
+        (lambda root: fedexp.compose(privacy=None), "privacy=null: names no option; known: adaptive_clipping, "),
+        (lambda root: fedexp.compose("algorithm=3"), "algorithm=3: names no option; known: apfl, "),
+        (lambda root: fedexp.compose(output_root="a\nb"), "contains '\\n'; a setting cannot contain control"),
         (lambda root: fedexp.compose(rounds=0), "rounds=0: must be at least 1"),
         (lambda root: fedexp.compose("seed=0,1"), "seed=0,1: asks for several runs"),
         (lambda root: fedexp.sweep("algorithm=fedprox algorithm.muu=1,2"), "algorithm.muu=1: no such key"),
