@@ -15,6 +15,7 @@ fedexp.errors.Interrupted, and the same call resumes it.
 """
 
 import json
+import pickle
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,12 @@ from fedexp.report.runs import read
 from fedexp.report.writers import write
 from fedexp.sweep.jobs import by_run, sweeps
 from fedexp.tree import Params
+
+# What reading a file of a run may raise where the file is missing, damaged or another one.
+_UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, StopIteration,
+    pickle.UnpicklingError,
+)  # fmt: skip
 
 
 class GlobalModel(nn.Module):
@@ -101,7 +108,8 @@ class GlobalModel(nn.Module):
 
 @dataclass(frozen=True)
 class Run:
-    """A run's results in its folder; each part is read when it is first used.
+    """A run's results in its folder; each part is read when it is first used, and raises ConfigError where its file is
+    missing or damaged.
 
     found: the result, where the run was asked for fewer rounds than the folder holds.
     """
@@ -119,10 +127,23 @@ class Run:
         """result.json. Raises ConfigError where there is none: the run was killed before its end."""
         if self.found is not None:
             return self.found
+        with self._reading("result.json") as file:
+            result = json.loads(file.read_text())
+            lacking = [name for name in ("status", "rounds", "final_accuracy") if name not in result]
+            if lacking:
+                raise ValueError(f"it lacks {', '.join(lacking)}")
+        return result
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        """Within this context a file of the folder is read; any error means that it is missing or damaged, and becomes
+        a ConfigError that names it."""
         try:
-            return json.loads((self.folder / "result.json").read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError("folder", self.folder, f"has no result.json that can be read ({error})") from error
+            yield self.folder / name
+        except _UNREADABLE as error:
+            # What torch says of a damaged file is long, and advises to run code from it.
+            why = error if isinstance(error, OSError | ValueError) else type(error).__name__
+            raise ConfigError("folder", self.folder, f"has no {name} that can be read ({why})") from error
 
     @property
     def accuracy(self) -> float | None:
@@ -136,7 +157,12 @@ class Run:
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
-        return pd.read_csv(self.folder / "metrics.csv", float_precision="round_trip").set_index("round")
+        with self._reading("metrics.csv") as file:
+            rows = pd.read_csv(file, float_precision="round_trip", index_col="round")
+            rows.index = rows.index.astype("int64")
+            if rows.empty:
+                raise ValueError("it has no rows")
+        return rows
 
     def _refuse_earlier(self) -> None:
         """Raise ConfigError where the folder's model is of a later round than this result."""
@@ -147,28 +173,31 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """One row per client: how many examples of each class it holds; for clients that were evaluated
         (evaluate.clients), also the accuracy, how many examples it stands for, and the round."""
-        held = pd.read_csv(self.folder / "partition.csv", index_col="client")
-        evaluated = self.folder / "clients.csv"
-        return held.join(pd.read_csv(evaluated, index_col="client")) if evaluated.exists() else held
+        with self._reading("partition.csv") as file:
+            held = pd.read_csv(file, index_col="client")
+        with self._reading("clients.csv") as file:
+            return held.join(pd.read_csv(file, index_col="client")) if file.exists() else held
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
         """How many test examples of each class (rows) the final model assigns to each class (columns). Raises
         ConfigError where the folder has the model of a later round than this result."""
         self._refuse_earlier()
-        return pd.read_csv(self.folder / "confusion.csv", index_col="class")
+        with self._reading("confusion.csv") as file:
+            return pd.read_csv(file, index_col="class")
 
     @cached_property
     def model(self) -> GlobalModel:
         """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is read for its shape.
         Raises ConfigError where the folder has the model of a later round than this result."""
         self._refuse_earlier()
+        with self._reading("model.pt") as file:
+            params = torch.load(file, map_location="cpu", weights_only=True)
+            dtype = next(value.dtype for value in params.values() if value.is_floating_point())
         dataset = build_dataset(self.config)
         shape = dataset.transform.shape(tuple(dataset.train_x.shape[1:]))
         with torch.random.fork_rng(devices=[]):
             net = construct(self.config.model, shape=shape, classes=dataset.classes)
-        params = torch.load(self.folder / "model.pt", map_location="cpu", weights_only=True)
-        dtype = next(value.dtype for value in params.values() if value.is_floating_point())
         tokens = dataset.train_x.dtype != torch.uint8 and not dataset.train_x.is_floating_point()
         return GlobalModel(build_algorithm(self.config), Model(net.to(dtype)), params, dataset.transform, tokens)
 

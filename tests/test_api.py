@@ -74,16 +74,8 @@ def test_the_model_takes_whatever_makes_a_tensor_of_a_type_that_pictures_have(do
 
 
 def test_the_model_of_tokens_takes_whole_numbers_of_any_type(tmp_path):
-    words = [
-        *FEW,
-        "dataset.shape=[5]",
-        "+dataset.tokens=9",
-        "model=lstm",
-        "model.hidden=6",
-        "partition=iid",
-        "rounds=1",
-    ]
-    run = fedexp.run(WORDS.replace("model=mcmahan_cnn model.hidden=16", ""), *words, output_root=str(tmp_path))
+    made = [*FEW, "dataset.shape=[5]", "dataset.tokens=9", "model=lstm", "model.hidden=6", "partition=iid"]
+    run = fedexp.run(WORDS, *made, rounds=1, output_root=str(tmp_path))
     tokens = build_dataset(run.config).test_x[:3]
     logits = run.model(tokens)
     assert torch.equal(run.model(tokens.byte()), logits) and torch.equal(run.model(tokens.tolist()), logits)
@@ -196,6 +188,37 @@ def test_a_result_that_is_not_there_is_said(done, tmp_path):
     with pytest.raises(ConfigError, match=r"has no result\.json"):
         _ = fedexp.load(moved).accuracy
     assert json.loads((done.folder / "result.json").read_text())["rounds"] == 3
+
+
+FILES = {
+    "result": ["result.json"], "metrics": ["metrics.csv"], "clients": ["partition.csv", "clients.csv"],
+    "confusion": ["confusion.csv", "metrics.csv"], "model": ["model.pt", "metrics.csv"],
+}  # fmt: skip
+SPOILT = [None, b"", b"\x00\xff garbage,,\n1,2\n", b"a,b\n1,2\n", b"[]", b"PK\x03\x04"]  # None: the file is missing
+
+
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part, names in FILES.items() for name in names])
+def test_a_file_that_is_missing_or_damaged_is_named(done, tmp_path, part, name):
+    moved = shutil.copytree(done.folder, tmp_path / "damaged")
+    for content in SPOILT:
+        (moved / name).unlink(missing_ok=True)
+        if content is not None:
+            (moved / name).write_bytes(content)
+        elif name == "clients.csv":
+            continue  # a run that has not evaluated its clients has none
+        with pytest.raises(ConfigError) as caught:
+            getattr(fedexp.load(moved), part)
+        assert str(caught.value).startswith(f"folder={moved}: has no {name} that can be read (")
+        assert len(str(caught.value)) < 400
+
+
+def test_metrics_without_rows_or_with_other_rows_are_said(done, tmp_path):
+    moved = shutil.copytree(done.folder, tmp_path / "damaged")
+    header, first, *_ = (done.folder / "metrics.csv").read_text().splitlines()
+    for rows in ([], [first, f"x{first}"]):
+        (moved / "metrics.csv").write_text("\n".join([header, *rows]))
+        with pytest.raises(ConfigError, match=r"has no metrics\.csv that can be read"):
+            _ = fedexp.load(moved).model
 
 
 def test_the_package_says_what_it_offers():
