@@ -28,7 +28,7 @@ def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
         page = comparison.compare(sweep, runs)
     terminal(page, console(80 if sweep.table is None else 200))
     others = [word for word in words if not word.lstrip("+").startswith(("table=", "hydra"))]
-    place = shlex.join([f"table={sweep.table.name}", *others]) if sweep.table else folders[0].parent
+    place = shlex.join([f"table={sweep.table.name}", *others]) if sweep.table else shlex.quote(str(folders[0].parent))
     print(f"fedexp: for curves, LaTeX and an interactive page: fedexp report {place}")
 
 
