@@ -57,7 +57,19 @@ def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
             key = f"{group}.{name}"
             others = elsewhere(key)
             here = nearest(str(name), known) if known or not others else ""
-            raise ConfigError(key, node[name], f"no such key; {others}{here}".removesuffix("; "))
+            right = f"no such key; {others}{here}".removesuffix("; ")
+            raise ConfigError(key, node[name], f"{right}{_undecorated(target, str(name))}")
+
+
+def _undecorated(target: Any, name: str) -> str:
+    """What to do where a class annotates this name but inherits the constructor of a dataclass, which lacks it: that it
+    must be decorated itself is easily forgotten."""
+    if not (isinstance(target, type) and is_dataclass(target)):
+        return ""
+    inherits = not {"__dataclass_fields__", "__init__"} & {*vars(target)}
+    if not inherits or name not in inspect.get_annotations(target):
+        return ""
+    return f"; {target.__name__} annotates it: decorate the class with @dataclass(frozen=True, kw_only=True)"
 
 
 def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> None:

@@ -1,8 +1,13 @@
 """What groups name in _target_, and that their keys are what it takes."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 from composing import composed
 
+import fedexp
+from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 
@@ -27,6 +32,33 @@ def test_a_group_s_keys_are_what_its_constructor_takes(word, said):
         check(composed(*word.split()))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+class Forgotten(FedAvg):
+    pull: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled(FedAvg):
+    pull: float = 0.1
+    scheme: ClassVar[str] = "plain"
+
+
+def test_a_class_that_was_not_decorated_is_said():
+    own = ["algorithm=own", f"algorithm._target_={__name__}.Forgotten"]
+    with pytest.raises(ConfigError) as error:
+        fedexp.compose(*own, "+algorithm.pull=0.5")
+    advice = "Forgotten annotates it: decorate the class with @dataclass(frozen=True, kw_only=True)"
+    assert str(error.value) == f"algorithm.pull=0.5: no such key; there are none here; {advice}"
+    with pytest.raises(ConfigError, match=r"algorithm\.pul=0\.5: no such key; there are none here$"):
+        fedexp.compose(*own, "+algorithm.pul=0.5")
+
+
+def test_a_class_that_was_decorated_is_not_told_to_be():
+    own = ["algorithm=own", f"algorithm._target_={__name__}.Pulled"]
+    assert fedexp.compose(*own, "+algorithm.pull=0.5").algorithm.pull == 0.5
+    with pytest.raises(ConfigError, match=r"algorithm\.scheme=x: no such key; known: pull$"):
+        fedexp.compose(*own, "+algorithm.scheme=x")
 
 
 def test_a_list_is_of_the_type_of_its_argument():
