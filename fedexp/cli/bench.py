@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import initialize_config_dir
 from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
@@ -38,7 +37,7 @@ from fedexp.build import build_algorithm, build_context, build_dataset, build_me
 from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config import launch
-from fedexp.config.compose import CONF, composed
+from fedexp.config.compose import composed, composing
 from fedexp.config.schema import check, section
 from fedexp.engine import Context, State
 from fedexp.errors import require
@@ -217,7 +216,7 @@ def main(words: list[str]) -> None:
     fast, words = "--fast" in words, [word for word in words if word != "--fast"]
     jobs, rounds = jobs_and_rounds(words)
     if "composed" in jobs:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with composing():
             (sweep,) = sweeps(["tracking=none", *words])
         if sweep.table is not None or len(sweep.jobs) > 1:
             print_hours(sweep.jobs)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 from rich.table import Table
@@ -19,7 +18,7 @@ from rich.table import Table
 from fedexp.cli import console
 from fedexp.cli.usage import chosen_files
 from fedexp.config.comments import comments, heading
-from fedexp.config.compose import CONF, Composer, composed
+from fedexp.config.compose import CONF, Composer, composed, composing
 from fedexp.config.schema import flat
 from fedexp.errors import require
 
@@ -37,7 +36,7 @@ class Entry:
 def card(config: DictConfig, words: list[str]) -> list[Entry]:
     """The entries of a checked config's paper. Raises ConfigError where no paper is chosen."""
     require(config.paper is not None, "paper", config.paper, "choose one, e.g. paper=fedcat")
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composing():
         given = flat({each.key_or_group: each.value() for each in Composer().parse(words)})
         files = chosen_files(words)
     places: dict[str, tuple[str, str]] = {}  # key to (file, place); if several files set a key, the last one counts

@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import initialize_config_dir
 
 from fedexp.cli import console
-from fedexp.config.compose import CONF
+from fedexp.config.compose import composing
 from fedexp.config.words import parsed
 from fedexp.errors import ConfigError, require
 from fedexp.record.terminal import log_to_terminal
@@ -81,7 +80,7 @@ def main(words: list[str]) -> None:
     if folders and not any(word.lstrip("+").startswith("table=") for word in overrides):
         _any_runs(folders, overrides, chosen.to, asked)
         return
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composing():
         _tables(overrides, folders, chosen.to, chosen.dashboard, asked)
 
 

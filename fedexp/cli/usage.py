@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedexp.config.bounds import Bound, OneOf, declared
 from fedexp.config.comments import comments
-from fedexp.config.compose import CONF
+from fedexp.config.compose import CONF, composing
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
@@ -50,7 +50,7 @@ _FLAGS = [
 def usage(words: Sequence[str], programs: Sequence[str]) -> None:
     """Print the help for the config that `words` choose. Raises the errors of composing it."""
     words = [word for word in words if "=" in word and not word.startswith("-")]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composing():
         files = chosen_files(words)
         config = compose("config", overrides=words)
     told: dict[str, str] = {}

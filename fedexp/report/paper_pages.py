@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from hydra import initialize_config_dir
 
-from fedexp.config.compose import CONF, Composer
+from fedexp.config.compose import CONF, Composer, composing
 from fedexp.errors import ConfigError, require
 from fedexp.report.comparison import compare
 from fedexp.report.page import Page
@@ -29,7 +28,7 @@ def paper_pages(
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
         if not own:
             continue
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with composing():
             composer = Composer()  # shared by the tables of a paper
             tables = [Table.read(composer([f"+table={name}"]).table) for name in names]
             pages: list[Page] = []
