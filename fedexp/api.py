@@ -46,8 +46,8 @@ from fedexp.models import Model
 from fedexp.record.folder import RunFolder
 from fedexp.record.terminal import log_to_terminal
 from fedexp.report.any_runs import compare_runs
+from fedexp.report.folders import read
 from fedexp.report.page import Page
-from fedexp.report.runs import read
 from fedexp.report.writers import write
 from fedexp.sweep.jobs import by_run, sweeps
 from fedexp.tree import Params

@@ -15,7 +15,7 @@ from fedexp.sweep.progress import Composing
 def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
     """Print the report's tables of a sweep's runs, where there are several. words: those that asked for them."""
     from fedexp.report import any_runs, comparison  # imported only at the end: they need pandas and matplotlib
-    from fedexp.report.runs import read
+    from fedexp.report.folders import read
     from fedexp.report.writers import terminal
 
     runs = read(*folders)

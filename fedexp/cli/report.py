@@ -36,9 +36,9 @@ from fedexp.record.terminal import log_to_terminal
 from fedexp.report.any_runs import by_data_set
 from fedexp.report.comparison import compare
 from fedexp.report.dashboard import dashboard
+from fedexp.report.folders import read
 from fedexp.report.page import Page
 from fedexp.report.paper_pages import paper_pages, read_remarks
-from fedexp.report.runs import read
 from fedexp.report.writers import beside, terminal, write
 from fedexp.sweep.jobs import sweeps
 

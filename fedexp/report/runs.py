@@ -1,38 +1,30 @@
-"""Reading runs from their folders."""
+"""A run as reports see it: its config, its result and its curve; and how the settings of runs are compared."""
 
 import csv
-import json
 import logging
-import pickle
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from fedexp.config.fingerprint import DRAWS, data_used, effective
-from fedexp.config.schema import ADDED, flat, lacking
-from fedexp.errors import ConfigError
+from fedexp.config.schema import flat
 from fedexp.record.result import ends, first_rounds, read_rows
 from fedexp.record.status import DONE, Status
 
 log = logging.getLogger(__name__)
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MOST = 5000  # the most characters in a line of a config, and the most brackets in all of it
 ABSENT = "(absent)"  # stands for the value of a key that a run does not have
 _CURVE = (
     "round", "test_accuracy", "bytes_total", "seconds", "simulated_seconds", "client_accuracy_mean",
     "client_accuracy_worst10",
 )  # fmt: skip
-_NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
-_LOST = "its metrics.csv cannot be read"
+LOST = "its metrics.csv cannot be read"  # why a run is not complete, although its result.json says so
 _STUDY_FILE = "information.csv"
 _STUDY_COLUMNS = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]
 # Keys of what is measured, without effect on the results by which runs are compared.
@@ -71,7 +63,7 @@ class Recorded:
 
     def at(self, rounds: int) -> "Recorded":
         """The same run after `rounds` rounds, as one that ended with them."""
-        if self.status not in DONE or self.missing == _LOST:
+        if self.status not in DONE or self.missing == LOST:
             return self
         done = self.result.get("rounds", 0)
         if done > rounds:
@@ -187,87 +179,6 @@ class Recorded:
         except OSError:
             return self.status
         return f"{self.status}: {lines[-1]}" if lines else self.status
-
-
-def read(*places: Path) -> list[Recorded]:
-    """The run in each folder, or all runs in folders below it, each once. Folders that are no runs are left out, with a
-    warning. Raises ConfigError for a place that no folder can have.
-
-    Files are read as they are: their interpolations are not resolved, and no module is imported because they name it.
-    """
-    found: dict[Path, Path] = {}
-    for place in places:
-        own = place / "config.yaml"
-        try:
-            for path in [own] if own.exists() else sorted(place.glob("*/config.yaml")):
-                found.setdefault(path.resolve(), path)
-        except OSError as error:  # a name that is too long
-            raise ConfigError("", str(place), f"cannot be read ({error.strerror})") from error
-    runs = []
-    for path in found.values():
-        try:
-            config = _parsed(path.read_text())
-        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
-            log.warning("%s is left out: its config.yaml cannot be read", path.parent)
-            continue
-        if absent := lacking(config):
-            log.warning(
-                "%s is left out: it was written by another version of fedexp, or is no run: its config.yaml lacks %s",
-                path.parent, ", ".join(absent),
-            )  # fmt: skip
-            continue
-        result = _result(path.parent)
-        if wrong := [name for name in _NUMBERS if not _possible(name, result.get(name))]:
-            log.warning("%s is left out: its result.json has no number for %s", path.parent, ", ".join(wrong))
-            continue
-        config = {**ADDED, **config}
-        lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
-        runs.append(Recorded(path.parent, config, result, config["rounds"], _LOST if lost else ""))
-    return runs
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    """result.json; empty if it cannot be read: then the run is not complete."""
-    try:
-        found = json.loads((folder / "result.json").read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and isinstance(found.get("status"), str) else {}
-
-
-def _has_curve(folder: Path) -> bool:
-    """Whether metrics.csv begins as it must: thousands of runs need not be read whole for that."""
-    try:
-        with (folder / "metrics.csv").open(newline="") as file:
-            header, row = next(csv.reader(file)), next(csv.reader(file))
-    except (OSError, ValueError, StopIteration, csv.Error):
-        return False
-    return {"round", "test_accuracy"} <= {*header} and len(row) > 1
-
-
-def _possible(name: str, value: Any) -> bool:
-    most = 1 if name.endswith("accuracy") else 1e18
-    return value is None or (isinstance(value, int | float) and 0 <= value <= most)
-
-
-def _parsed(text: str) -> Any:
-    """Parse YAML block by block: the files of a sweep share most of their blocks, and each block is parsed once."""
-    deep = max(map(len, text.splitlines()), default=0) > _MOST or text.count("[") + text.count("{") > _MOST
-    if deep or re.search(r"(?m)(?:^|[\s\[{,])&\w", text):  # the parser could end the process, or values grow for ever
-        raise yaml.YAMLError("nested too deep, or made of references: not as fedexp writes it")
-    try:
-        blocks = [pickle.loads(_block(block)) for block in re.split(r"\n(?=[A-Za-z_])", text)]
-        if all(isinstance(block, dict) and len(block) == 1 for block in blocks):
-            return {key: value for block in blocks for key, value in block.items()}
-    except yaml.YAMLError:
-        pass
-    return yaml.load(text, Loader=_Loader)  # as a whole: fedexp did not write it
-
-
-@cache
-def _block(text: str) -> bytes:
-    """Pickled: no two runs share what they may change, and to copy it otherwise takes several times as long."""
-    return pickle.dumps(yaml.load(text, Loader=_Loader))
 
 
 def settings(config: Mapping[str, Any], rounds: int) -> Settings:

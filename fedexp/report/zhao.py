@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedexp.record.status import Status
-from fedexp.report.runs import Recorded, differing, distinct, protocol, read, said
+from fedexp.report.folders import read
+from fedexp.report.runs import Recorded, differing, distinct, protocol, said
 
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"

@@ -10,7 +10,7 @@ from damage import damage
 from recorded import leave_run
 
 from fedexp.report.any_runs import compare_runs
-from fedexp.report.runs import read
+from fedexp.report.folders import read
 from fedexp.report.writers import latex, markdown
 
 VALUES = [None, "text", -1, 1e400, float("nan"), [], {}, [1, "a"], {"a": 1}, "${oc.env:HOME}", "${nosuch}",

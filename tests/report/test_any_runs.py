@@ -14,8 +14,8 @@ from rich.console import Console
 from fedexp.config.saved import saved
 from fedexp.errors import ConfigError
 from fedexp.report.any_runs import by_data_set, compare_runs
+from fedexp.report.folders import read
 from fedexp.report.page import NOTHING
-from fedexp.report.runs import read
 from fedexp.report.writers import html, latex, markdown, terminal, write
 
 PARTITION = "client,class_0,class_1\n0,7,0\n1,2,5\n"

@@ -7,8 +7,8 @@ from composing import asked
 from recorded import leave_run
 
 from fedexp.report.comparison import compare
+from fedexp.report.folders import read
 from fedexp.report.page import NOTHING
-from fedexp.report.runs import read
 from fedexp.report.writers import html, latex, markdown
 
 # The algorithms of FedCat's table 3 and their printed accuracies on cifar10 dir0.1.

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from fedexp.report.any_runs import by_data_set, compare_runs
+from fedexp.report.folders import read
 from fedexp.report.paper_pages import paper_pages, read_remarks
-from fedexp.report.runs import read
 from fedexp.report.writers import markdown, terminal
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,8 +11,8 @@ from recorded import leave_run
 
 from fedexp.cli import carry_out
 from fedexp.report.any_runs import by_data_set
+from fedexp.report.folders import read
 from fedexp.report.paper_pages import paper_pages
-from fedexp.report.runs import read
 
 PUBLISHED = Path(__file__).parents[2] / "outputs" / "published"
 ROWS = "^(mnist|cifar10) dir0.1"

@@ -4,8 +4,8 @@ from composing import asked
 from recorded import leave_run
 
 from fedexp.report.comparison import compare
+from fedexp.report.folders import read
 from fedexp.report.paper_pages import paper_pages
-from fedexp.report.runs import read
 
 
 def left(tmp_path, table, rows, algorithms):

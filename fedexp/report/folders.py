@@ -1,0 +1,104 @@
+"""Reading runs from their folders, of which some may be damaged, or written by anybody."""
+
+import csv
+import json
+import logging
+import pickle
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedexp.config.schema import ADDED, lacking
+from fedexp.errors import ConfigError
+from fedexp.record.status import DONE
+from fedexp.report.runs import LOST, Recorded
+
+log = logging.getLogger(__name__)
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST = 5000  # the most characters in a line of a config, and the most brackets in all of it
+_NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
+
+
+def read(*places: Path) -> list[Recorded]:
+    """The run in each folder, or all runs in folders below it, each once. Folders that are no runs are left out, with a
+    warning. Raises ConfigError for a place that no folder can have.
+
+    Files are read as they are: their interpolations are not resolved, and no module is imported because they name it.
+    """
+    found: dict[Path, Path] = {}
+    for place in places:
+        own = place / "config.yaml"
+        try:
+            for path in [own] if own.exists() else sorted(place.glob("*/config.yaml")):
+                found.setdefault(path.resolve(), path)
+        except OSError as error:  # a name that is too long
+            raise ConfigError("", str(place), f"cannot be read ({error.strerror})") from error
+    runs = []
+    for path in found.values():
+        try:
+            config = _parsed(path.read_text())
+        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
+            log.warning("%s is left out: its config.yaml cannot be read", path.parent)
+            continue
+        if absent := lacking(config):
+            log.warning(
+                "%s is left out: it was written by another version of fedexp, or is no run: its config.yaml lacks %s",
+                path.parent, ", ".join(absent),
+            )  # fmt: skip
+            continue
+        result = _result(path.parent)
+        if wrong := [name for name in _NUMBERS if not _possible(name, result.get(name))]:
+            log.warning("%s is left out: its result.json has no number for %s", path.parent, ", ".join(wrong))
+            continue
+        config = {**ADDED, **config}
+        lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
+        runs.append(Recorded(path.parent, config, result, config["rounds"], LOST if lost else ""))
+    return runs
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """result.json; empty if it cannot be read: then the run is not complete."""
+    try:
+        found = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("status"), str) else {}
+
+
+def _has_curve(folder: Path) -> bool:
+    """Whether metrics.csv begins as it must: thousands of runs need not be read whole for that."""
+    try:
+        with (folder / "metrics.csv").open(newline="") as file:
+            header, row = next(csv.reader(file)), next(csv.reader(file))
+    except (OSError, ValueError, StopIteration, csv.Error):
+        return False
+    return {"round", "test_accuracy"} <= {*header} and len(row) > 1
+
+
+def _possible(name: str, value: Any) -> bool:
+    most = 1 if name.endswith("accuracy") else 1e18
+    return value is None or (isinstance(value, int | float) and 0 <= value <= most)
+
+
+def _parsed(text: str) -> Any:
+    """Parse YAML block by block: the files of a sweep share most of their blocks, and each block is parsed once."""
+    deep = max(map(len, text.splitlines()), default=0) > _MOST or text.count("[") + text.count("{") > _MOST
+    if deep or re.search(r"(?m)(?:^|[\s\[{,])&\w", text):  # the parser could end the process, or values grow for ever
+        raise yaml.YAMLError("nested too deep, or made of references: not as fedexp writes it")
+    try:
+        blocks = [pickle.loads(_block(block)) for block in re.split(r"\n(?=[A-Za-z_])", text)]
+        if all(isinstance(block, dict) and len(block) == 1 for block in blocks):
+            return {key: value for block in blocks for key, value in block.items()}
+    except yaml.YAMLError:
+        pass
+    return yaml.load(text, Loader=_Loader)  # as a whole: fedexp did not write it
+
+
+@cache
+def _block(text: str) -> bytes:
+    """Pickled: no two runs share what they may change, and to copy it otherwise takes several times as long."""
+    return pickle.dumps(yaml.load(text, Loader=_Loader))
