@@ -102,10 +102,13 @@ def test_a_model_that_does_not_fit_the_data(monkeypatch, capfd, tmp_path, name, 
         ("round_measure", "measures=round_measure: gives round, a column that metrics.csv has already"),
         ("accuracy_measure", "measures=accuracy_measure: gives test_accuracy, a column that metrics.csv has already"),
         ("bytes_measure", "bytes_total: is a column of metrics.csv already"),
-        ("text_measure", "measures=text_measure: must give a dict of numbers by name, for metrics.csv; mine is none"),
+        (
+            "text_measure",
+            "measures=text_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
+        ),
         (
             "vector_measure",
-            "measures=vector_measure: must give a dict of numbers by name, for metrics.csv; mine is none",
+            "measures=vector_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
         ),
     ],
 )

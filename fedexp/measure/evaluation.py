@@ -84,7 +84,7 @@ def _joined(parts: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
         if key:
             require(isinstance(part, dict), key, giver, f"{_RIGHT}; it gave a {type(part).__name__}")
             wrong = next((name for name, value in part.items() if not is_number(value)), None)
-            require(wrong is None, key, giver, f"{_RIGHT}; {wrong} is none")
+            require(wrong is None, key, giver, f"{_RIGHT}; {wrong} is not a number")
         for name, value in part.items():
             if name in row:
                 blamed = (key, giver) if key else givers[name]
