@@ -53,7 +53,7 @@ def test_the_warm_up_keeps_its_learning_rate_and_pre_training_decays_as_sgd_does
 
 
 def test_a_data_set_that_the_paper_has_not_needs_its_own_constants():
-    with pytest.raises(ConfigError, match=r"local\.lr=null: must be given: the paper has it for its own"):
+    with pytest.raises(ConfigError, match=r"local\.lr=null: must be given: the paper gives it for its own"):
         composed("dataset=digits", "model=mcmahan_cnn")
     config = composed("dataset=digits", "model=mcmahan_cnn", "local.lr=0.05", "local.lr_decay=1")
     assert config.local.lr == 0.05

@@ -23,7 +23,6 @@ from worlds import (
 
 from fedexp import tree
 from fedexp.algorithms.apfl import APFL
-from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedcat import FedCat
 from fedexp.algorithms.fedper import FedPer
@@ -118,8 +117,6 @@ def test_bytes_of_other_algorithms():
     assert (done.bytes_up, done.bytes_down) == (3 * 2 * size + 8 * 6, 6 * 2 * size)
     (done,) = rounds(FedPer(selection=PowerOfChoice()), ctx, 1)
     assert (done.bytes_up, done.bytes_down) == (3 * body + 8 * 6, 6 * body)
-    state = rounds(Centralized(selection=PowerOfChoice()), context([30], cohort=1), 1)[0]
-    assert (state.bytes_up, state.bytes_down) == (0, 0)
 
 
 @pytest.mark.parametrize("algorithm", [Ifca(clusters=2), FedPer(), APFL()], ids=lambda each: type(each).__name__)
