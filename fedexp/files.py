@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _MARK = b"\nfedexp blake2b "
 _BLOCK = 1 << 20
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))  # numpy's numbers are of other types
 # What loading may raise for a file that has the right checksum but was not written by fedexp.
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))  # those of numpy are other types
 _LOADING = (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
 
 

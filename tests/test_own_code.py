@@ -139,7 +139,7 @@ def test_an_algorithm_s_metrics(monkeypatch, capfd, tmp_path):
 def test_an_algorithm_s_summary_and_artifacts_replace_nothing(monkeypatch, capfd, tmp_path):
     assert run(monkeypatch, tmp_path, *own("Summary", "rounds=2")) == 0
     said = capfd.readouterr()
-    assert "left out, since result.json has entries of these names: status" in said.out + said.err
+    assert "an algorithm's summary cannot replace these entries of result.json: status" in said.out + said.err
     assert "left out: artifacts named metrics, a/b" in said.out + said.err
     found = result(tmp_path)
     assert (found["status"], found["mine"]) == ("finished", [0, 1]) and "Summary" in found["kind"]

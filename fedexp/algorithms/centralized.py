@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedexp.algorithms.fedavg import FedAvg, Stage
-from fedexp.compression.none import NoCompression
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.selection.full import Full
 from fedexp.selection.uniform import Uniform
-from fedexp.server_optimizer.sgd import Sgd
 from fedexp.world import World
 
 
@@ -26,12 +24,8 @@ class Centralized(FedAvg):
 
     def check(self, ctx: Context) -> None:
         super().check(ctx)
-        for name, standard in (("server_optimizer", Sgd()), ("compression", NoCompression())):
-            part = getattr(self, name)
-            require(
-                part == standard, name, type(part).__name__,
-                f"has nothing to work on where all data are in one place; leave {name} as it is",
-            )  # fmt: skip
+        why = "has nothing to work on where all data are in one place"
+        self.check_standard(why, "server_optimizer", "compression")
         require(
             type(self.selection) in (Uniform, Full), "selection", type(self.selection).__name__,
             "has no clients to draw from where all data are in one place; use selection=uniform or full",

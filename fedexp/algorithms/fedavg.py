@@ -97,6 +97,13 @@ class FedAvg(Frozen):
         """The parts that every algorithm has, by name: FedAvg's fields."""
         return {field.name: getattr(self, field.name) for field in fields(FedAvg)}
 
+    def check_standard(self, why: str, *names: str) -> None:
+        """Raise ConfigError unless these parts are as FedAvg has them by default. why: what is wrong with others."""
+        for field in fields(FedAvg):
+            part = getattr(self, field.name)
+            right = f"{why}; leave {field.name} as it is"
+            require(field.name not in names or part == field.default, field.name, type(part).__name__, right)
+
     def overrides(self, *hooks: str) -> list[str]:
         """Which of these hooks this algorithm overrides: some parts allow only FedAvg's."""
         return [name for name in hooks if getattr(type(self), name) is not getattr(FedAvg, name)]

@@ -4,8 +4,8 @@ Client k minimises f_k(w) - <g_k, w> + alpha/2 ||w - w^t||^2, then g_k <- g_k - 
 itself. The server keeps h <- h - alpha/N sum_S (w_k - w^t) and sets w^{t+1} = mean_S(w_k) - h / alpha.
 
 The code published with CADIS uses h <- h - alpha (1/N sum_S w_k - w^t) instead, which is wrong unless every
-client takes part: `server_state=published`. Running statistics are averaged uniformly and have no g or h. Under a
-compression that loses something, h follows what the server receives, and is no longer the mean of the clients' g.
+client takes part: `server_state=published`. Running statistics are averaged uniformly and have no g or h. With a
+lossy compression, h follows what the server receives, and is no longer the mean of the clients' g.
 """
 
 from dataclasses import dataclass

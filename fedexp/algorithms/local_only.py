@@ -7,14 +7,11 @@ training costs as much as FedAvg's. There is no global model; where one is evalu
 from dataclasses import dataclass
 
 from fedexp.algorithms.partially_shared import PartiallyShared
-from fedexp.compression.none import NoCompression
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.models import Model
-from fedexp.privacy.none import NoPrivacy
 from fedexp.selection.full import Full
 from fedexp.selection.uniform import Uniform
-from fedexp.server_optimizer.sgd import Sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +20,8 @@ class LocalOnly(PartiallyShared):
 
     def check(self, ctx: Context) -> None:
         super().check(ctx)
-        for name, standard in (("server_optimizer", Sgd()), ("compression", NoCompression()), ("privacy", NoPrivacy())):
-            part = getattr(self, name)
-            require(
-                part == standard, name, type(part).__name__,
-                f"has nothing to work on where clients exchange nothing; leave {name} as it is",
-            )  # fmt: skip
+        why = "has nothing to work on where clients exchange nothing"
+        self.check_standard(why, "server_optimizer", "compression", "privacy")
         require(
             self.selection.ordinary and type(self.selection) in (Uniform, Full),
             "selection", type(self.selection).__name__,

@@ -1,7 +1,7 @@
 """signSGD with majority vote (Bernstein et al., ICML 2018 and ICLR 2019), applied to updates instead of gradients.
 
-w <- w + step sign(sum_k sign(w_k - w)), entry by entry: each client has one vote, whatever the size of its data. One
-that the selection draws twice votes twice.
+w <- w + step sign(sum_k sign(w_k - w)), entry by entry: each client has one vote, whatever the size of its data. A
+client that the selection draws twice votes twice.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class MajorityVote(NoCompression):
         return tree.split(votes.to(next(iter(like.values()))) * self.step, like)
 
     def merge(self, updates: Stack, weights: Tensor, trained: list[str]) -> Params:
-        # Signs, since sums of steps round, so that few ties would be exactly 0.
+        # Signs are summed because sums of steps are rounded, so that some ties would not be exactly 0.
         votes = {name: updates[name].sign().sum(0) for name in trained if name in updates}
         voted = {name: self.step * (2 * (total >= 0).to(total) - 1) for name, total in votes.items()}
         return {**super().merge(updates, weights, trained), **voted}

@@ -161,8 +161,8 @@ def children_can_train() -> bool:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What `work()` returns. It computes gradients, so a forked process calls it where this one could then fork no
-    workers."""
+    """What `work()` returns, which computes gradients. A forked process calls it where this process could fork no
+    workers after that."""
     if not torch.cuda.device_count() or not children_can_train():
         return work()
     fork = multiprocessing.get_context("fork")

@@ -45,7 +45,7 @@ class Evaluation:
     def row(self, stage: Stage, done: Round) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
         """A finished round's row, and tables by name. Only here do its numbers leave the device."""
         algorithm, state, ctx = stage.algorithm, done.after, done.ctx
-        # Weights in channels last, as the test images are: of images of one channel PyTorch cannot tell that.
+        # Weights are in channels-last memory, as test images are: PyTorch cannot tell that from images of one channel.
         used = {**state, "params": tree.apply(channels_last, state["params"])}
         score, loss = accuracy.test(lambda x: algorithm.predict(used, ctx.model, x), ctx.world)
         first = {"round": done.number, **({"stage": stage.name} if self.names_stages else {})}

@@ -119,7 +119,7 @@ class RunFolder:
         if result["rounds"] <= rounds:
             return result if result["rounds"] == rounds or result["status"] == Status.DIVERGED else None
         rows = read_rows(self.path)
-        right = f"cannot be read, which tells how this run was after {rounds} of its {result['rounds']} rounds"
+        right = f"cannot be read, so the result after {rounds} of its {result['rounds']} rounds is not known"
         require(bool(rows), "", self.path / "metrics.csv", f"{right}; delete the folder to run it again")
         require(
             rounds in ends(rows), "rounds", rounds,

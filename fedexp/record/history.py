@@ -42,7 +42,7 @@ class History:
         }
         taken = ", ".join(sorted(row.keys() & own.keys()))
         require(
-            not taken, "", taken, "is a column of metrics.csv already; a measure or an algorithm must name it otherwise"
+            not taken, "", taken, "is a column of metrics.csv already; a measure or an algorithm must use another name"
         )
         row = {**row, **own}
         row = {**{name: row[name] for name in _FIRST if name in row}, **row}

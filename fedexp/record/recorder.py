@@ -178,10 +178,11 @@ class Recorder:
                 self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
 
     def write_artifacts(self, artifacts: Artifacts) -> None:
-        """Write an algorithm's tables and pictures, except those whose names fedexp's own files have."""
+        """Write an algorithm's tables and pictures, except those under names of fedexp's own files or with a slash."""
         wrong = [name for name in artifacts if name in _OWN_FILES or "/" in name]
         if wrong:
-            log.warning("left out: artifacts named %s, which are no names for them; use others", ", ".join(wrong))
+            right = "use names without / that none of fedexp's own files has"
+            log.warning("left out: artifacts named %s; %s", ", ".join(wrong), right)
         self.write({name: content for name, content in artifacts.items() if name not in wrong})
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
@@ -217,7 +218,9 @@ class Recorder:
             "commit": self.commit,
         }
         if taken := result.keys() & added.keys():
-            log.warning("left out, since result.json has entries of these names: %s", ", ".join(sorted(taken)))
+            log.warning(
+                "an algorithm's summary cannot replace these entries of result.json: %s", ", ".join(sorted(taken))
+            )
         result |= {name: value for name, value in added.items() if name not in taken}
         if self.unsaved:
             log.warning("not saved: %s", "; ".join(f"{name} ({each.error})" for name, each in self.unsaved.items()))

@@ -38,8 +38,8 @@ def numbers(run: Recorded, targets: Sequence[float]) -> dict[str, Any]:
 
 
 def clock_of(run: Recorded) -> str:
-    """The column of time: that of the simulated network and devices if there is one, else that of the machine that the
-    run was made on."""
+    """The column of time: that of the simulated network and devices if there is one, else that of the machine that
+    made the run."""
     return "simulated_seconds" if "simulated_seconds" in run.curve else "seconds"
 
 
@@ -72,7 +72,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     final, best = _spreads(groups, found, "final_accuracy"), _spreads(groups, found, "best_accuracy")
     signs = [_marked(groups, found, "final_accuracy", final), _marked(groups, found, "best_accuracy", best)]
     keys = list(groups[0].settings)
-    keys = keys if len(keys) > 1 else []  # a single key is already told by the name
+    keys = keys if len(keys) > 1 else []  # a single key is already in the name
     rounds, megabytes = _values(groups, found, "rounds"), _values(groups, found, "megabytes")
     rows = []
     for number, group in enumerate(groups):

@@ -7,8 +7,8 @@ compressed or not. A round lasts until the slowest answer, or until the deadline
 the server's computations take no time.
 
 Stragglers are those of FedProx (Li et al., MLSys 2020): of the K clients of a round, round(K (1 - share)) do all their
-epochs; every other client does a random number of them, from 1 to all but one. Epochs with a number of their own, like
-those of FedRep's head, are not among these.
+epochs; every other client does a random number of them, from 1 to all but one. A pass with its own
+number of epochs, such as FedRep's for the head, is not shortened.
 """
 
 import math

@@ -13,6 +13,7 @@ from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.selection.full import Full
 from fedexp.selection.poisson import Poisson
+from fedexp.selection.power_of_choice import PowerOfChoice
 from fedexp.server_optimizer.momentum import Momentum
 
 
@@ -67,6 +68,7 @@ def test_its_only_client_is_all_that_full_participation_takes():
         ({"compression": TopK()}, "compression=TopK: has nothing to work on where all data are in one place"),
         ({"server_optimizer": Momentum()}, "server_optimizer=Momentum: has nothing to work on"),
         ({"selection": Poisson()}, "selection=Poisson: has no clients to draw from"),
+        ({"selection": PowerOfChoice()}, "selection=PowerOfChoice: has no clients to draw from"),
     ],
 )
 def test_parts_that_mean_nothing_without_clients_are_refused(parts, said):

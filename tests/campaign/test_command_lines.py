@@ -68,6 +68,8 @@ def missed(line, code, said):
     """What is wrong with the end of a bad line's dry run; None for one that lists the run as refused, or refuses it."""
     if code not in (0, 1, 2):
         return f"ended with {code!r}"
+    if code == 1 and "refused: " not in said.out:
+        return "failed without a refused run"
     if code:
         return None if said.err.startswith("fedexp: ") and len(said.err.splitlines()) == 1 else "ended in many lines"
     several = line.words[-1].endswith(("=1,2", "choice(1,2)", "choice(none,x)"))  # in a sweep it stands for runs
