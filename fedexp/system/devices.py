@@ -6,6 +6,10 @@ the devices of FedScale (Lai et al., ICML 2022) but without its traces. M_down a
 compressed or not. A round lasts until the slowest answer, or until the deadline if any client misses it. Surveys and
 the server's computations take no time.
 
+Over-commitment, as in FedScale: the server draws more clients than it needs, such as 13 instead of 10, and ends the
+round as soon as `wait_for` of them, 10, have answered. The others have received the model for nothing. So fast clients
+count more often than slow ones.
+
 Stragglers are those of FedProx (Li et al., MLSys 2020): of the K clients of a round, round(K (1 - share)) do all their
 epochs; every other client does a random number of them, from 1 to all but one. A pass with its own
 number of epochs, such as FedRep's for the head, is not shortened.
@@ -41,6 +45,7 @@ class Device(NamedTuple):
 class Devices(Ideal):
     """dropout: probability that a client fails after its download. stragglers: share of a cohort that does less work;
     partial_work: aggregate it, or drop it like a failure (as FedProx's authors do for FedAvg). deadline: in seconds.
+    wait_for: after how many answers a round ends (of those that arrive at one instant the lowest ids count); None: all.
 
     seconds_per_example, bandwidth (down, bytes per second): medians over clients; *_spread: standard deviations of
     their logarithms; 0: all equal. upload_ratio: bandwidth up over bandwidth down. jitter: standard deviation of the
@@ -52,6 +57,7 @@ class Devices(Ideal):
     stragglers: Annotated[float, Within(0, 1)] = 0.0
     partial_work: Annotated[str, OneOf("aggregate", "drop")] = "aggregate"
     deadline: Annotated[float | None, Above(0)] = None
+    wait_for: Annotated[int | None, AtLeast(1)] = None
     seconds_per_example: Annotated[float, AtLeast(0)] = 0.005
     speed_spread: Annotated[float, Within(0, 10)] = 0.6
     bandwidth: Annotated[float, Above(0)] = 1e6
@@ -63,13 +69,17 @@ class Devices(Ideal):
 
     @property
     def reliable(self) -> bool:
-        return self.dropout == 0 and self.stragglers == 0 and self.deadline is None
+        return self.dropout == 0 and self.stragglers == 0 and self.deadline is None and self.wait_for is None
 
     def check(self, ctx: Context) -> None:
         asked = _asked(ctx)
         require(
             self.stragglers == 0 or asked >= 2, "system.stragglers", self.stragglers,
             f"do 1 or more, but not all, of local.{'steps' if ctx.local.steps else 'epochs'}={asked}; use at least 2",
+        )  # fmt: skip
+        require(
+            self.wait_for is None or self.wait_for <= ctx.cohort, "system.wait_for", self.wait_for,
+            f"must be at most clients_per_round={ctx.cohort}, the number of clients that are drawn",
         )  # fmt: skip
 
     def work(self, ids: Tensor, ctx: Context, number: int) -> Tensor | None:
@@ -92,11 +102,17 @@ class Devices(Ideal):
     def answers(
         self, ids: Tensor, examples: list[int], failed: int, down: float, up: float, ctx: Context, number: int
     ) -> tuple[Tensor, float]:
-        trained = zip(ids.tolist(), examples)
-        seconds = [self.seconds(client, count, down, up, ctx, number) for client, count in trained]
-        in_time = torch.tensor(seconds, dtype=torch.float64) <= (math.inf if self.deadline is None else self.deadline)
-        missed = self.deadline is not None and (failed > 0 or not in_time.all())
-        return in_time, self.deadline if missed else max(seconds, default=0.0)
+        clients = ids.tolist()
+        seconds = [self.seconds(client, count, down, up, ctx, number) for client, count in zip(clients, examples)]
+        limit = math.inf if self.deadline is None else self.deadline
+        by_time = sorted(range(len(clients)), key=lambda row: (seconds[row], clients[row]))
+        first = [row for row in by_time if seconds[row] <= limit][: self.wait_for]
+        in_time = torch.zeros(len(clients), dtype=torch.bool)
+        in_time[first] = True
+        enough = len(first) == self.wait_for or (failed == 0 and len(first) == len(clients))
+        if self.deadline is not None and not enough:
+            return in_time, self.deadline
+        return in_time, max((seconds[row] for row in first), default=0.0)
 
     def device(self, client: int, seed: int, number: int | None = None) -> Device:
         """A client's device; in round `number` (from 0) with that round's jitter."""

@@ -92,6 +92,7 @@ _ALGORITHMS = {
     "algorithm=label_clusters": "algorithm.clusters=3",
     "algorithm=lg_fedavg": f"{_OWN} algorithm.pretraining_rounds=1",
     "algorithm=local_only": _OWN,
+    "algorithm=mofedsam": "",
     "algorithm=moon": "",
     "algorithm=pfedme": f"{_OWN} local.momentum=0 local.weight_decay=0 local.max_grad_norm=null",
     "algorithm=power_of_choice": "selection.merge=equal",

@@ -165,6 +165,38 @@ def test_who_misses_the_deadline_is_left_out_and_the_round_lasts_so_long():
     assert longer.after["clock"] == pytest.approx(2 * 40 * 0.005, rel=1e-3)
 
 
+def test_over_commitment_keeps_the_first_answers_and_ends_the_round_with_the_last_of_them():
+    """Equal devices, 5, 40, 17, 30, 8 and 20 examples, two epochs: the four with 20 and fewer are the first."""
+    model = sum(leaf.numel() * 8 for leaf in context().model.params().values())
+    for deadline in (None, 0.25):  # before which the last of three has arrived, but not of four
+        system = Devices(**EQUAL, bandwidth=1e9, wait_for=3, deadline=deadline)
+        done = rounds(FedAvg(selection=Full(), system=system), context(), 2)
+        assert [each.ids.tolist() for each in done] == [[0, 2, 4]] * 2
+        assert [each.after["clock"] for each in done] == pytest.approx([0.17, 0.34], rel=1e-3)
+        assert (done[0].bytes_up, done[0].bytes_down) == (3 * model, 6 * model)
+    late = Devices(**EQUAL, bandwidth=1e9, wait_for=5, deadline=0.25)
+    (done,) = rounds(FedAvg(selection=Full(), system=late), context(), 1)
+    assert (done.ids.tolist(), done.after["clock"]) == ([0, 2, 4, 5], 0.25)
+
+
+def test_over_commitment_among_ties_and_failures():
+    """The lowest ids of those that arrive at one instant; if too few can answer, the round ends with the slowest."""
+    ctx, equal = context(), Devices(**EQUAL, wait_for=2)
+    in_time, _ = equal.answers(torch.tensor([4, 3, 1]), [10, 10, 10], 0, 0.0, 0.0, ctx, 0)
+    assert in_time.tolist() == [False, True, True]
+    in_time, seconds = equal.answers(torch.tensor([4]), [10], 5, 0.0, 0.0, ctx, 0)
+    assert (in_time.tolist(), seconds) == ([True], pytest.approx(0.05))
+    everybody = Devices(wait_for=6)
+    assert gap(play(FedAvg(system=everybody), "norm", cohort=6), play(FedAvg(), "norm", cohort=6)) == 0
+
+
+def test_a_round_cannot_wait_for_more_than_take_part():
+    with pytest.raises(ConfigError, match=r"system\.wait_for=4: must be at most clients_per_round=3"):
+        FedAvg(system=Devices(wait_for=4)).check(context(cohort=3))
+    with pytest.raises(ConfigError, match="system=Devices: FedCat needs an answer from every client that is drawn"):
+        FedCat(system=Devices(wait_for=3)).check(context())
+
+
 @pytest.mark.parametrize(("share", "less"), [(0.0, 0), (0.5, 3), (0.9, 5), (1.0, 6)])
 def test_stragglers_do_from_one_to_all_but_one_of_the_epochs(share, less):
     ctx, seen = context(local=Local(epochs=4, batch_size=8)), set()
@@ -209,7 +241,7 @@ def test_unequal_work_is_what_fednova_is_for():
         assert (gap(first, second) < 1e-12) == equal
 
 
-ALL_AT_ONCE = Devices(dropout=0.2, stragglers=0.5, deadline=1.5, jitter=0.3)
+ALL_AT_ONCE = Devices(dropout=0.2, stragglers=0.5, deadline=1.5, wait_for=4, jitter=0.3)
 
 
 @pytest.mark.parametrize("kind", [FedAvg, Scaffold, FedDyn])
@@ -228,7 +260,7 @@ def test_a_round_for_which_nobody_is_drawn_takes_no_time(deadline):
 
 
 def test_two_cohorts_may_be_of_any_size():
-    algorithm = FedAvg(selection=Poisson(), system=ALL_AT_ONCE)
+    algorithm = FedAvg(selection=Poisson(), system=replace(ALL_AT_ONCE, wait_for=2))
     assert_mechanisms_agree(algorithm, count=6, cohort=3)
 
 
