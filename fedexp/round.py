@@ -87,7 +87,7 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
         after = {
             **algorithm.aggregate(state, ids, uploads, ctx, gen),
             "memory": client_rows.put(state["memory"], ids, trained.memory),
-            "selection": algorithm.selection.learn(state["selection"], ids, uploads.get("update", {}), ctx),
+            "selection": algorithm.selection.learn(state["selection"], ids, uploads, ctx),
         }
     elif type(algorithm.privacy) is not NoPrivacy:  # noise, added all the same, hides that nobody took part
         unmoved = tree.apply(torch.zeros_like, algorithm.shared(state["params"], ctx))
@@ -125,6 +125,8 @@ def _answers(
         memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)
         ctx.engine.use_tiles(state["tiles"])
         trained = ctx.engine.train(algorithm, number, ids, download, memory, work)
+        if algorithm.selection.reports_loss:
+            trained = trained._replace(uploads={**trained.uploads, "selection": {"loss": trained.loss}})
         up = tree.size_in_bytes(trained.uploads)
     each = down / max(1, len(drawn)), up / max(1, len(ids))
     examples = trained.examples if trained else []

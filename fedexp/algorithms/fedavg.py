@@ -72,9 +72,9 @@ class FedAvg(Frozen):
             f"weighs updates in its own way, and so does {type(self).__name__}; "
             "use selection=uniform or full, with selection.merge=examples",
         )  # fmt: skip
+        asks = self.selection.reports_loss or type(self.selection).question is not Uniform.question
         require(
-            type(self.privacy) is NoPrivacy or type(self.selection).question is Uniform.question,
-            "privacy", type(self.privacy).__name__,
+            type(self.privacy) is NoPrivacy or not asks, "privacy", type(self.privacy).__name__,
             f"does not protect clients' answers to {type(self.selection).__name__}; use privacy=none",
         )  # fmt: skip
         chosen = ctx.local.optimizer

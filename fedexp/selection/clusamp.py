@@ -22,7 +22,7 @@ from fedexp.config.bounds import OneOf
 from fedexp.engine import Context, client_rows, ranks
 from fedexp.errors import require
 from fedexp.selection.uniform import Uniform
-from fedexp.tree import Params, Stack, Tree
+from fedexp.tree import Params, Tree
 
 _MOST_CLIENTS = 2000  # one or two seconds per round; twice as many clients take eight times as long
 
@@ -58,8 +58,8 @@ class CluSamp(Uniform):
         groups = self.cluster(memory["distances"].numpy(), ctx)
         return torch.multinomial(self.distributions(groups, ctx, gen).double(), 1, generator=gen).squeeze(1)
 
-    def learn(self, memory: Tree, ids: Tensor, updates: Stack, ctx: Context) -> Tree:
-        last = {name: updates[name] for name in memory["updates"]["first"]}
+    def learn(self, memory: Tree, ids: Tensor, uploads: Tree, ctx: Context) -> Tree:
+        last = {name: uploads["update"][name] for name in memory["updates"]["first"]}
         store = client_rows.put(memory["updates"], ids, last)
         rows = ranks.from_first(lambda: self.distances(ids, store), memory["distances"].device)
         distances = memory["distances"].clone()

@@ -4,6 +4,10 @@ d candidates are drawn without replacement, in proportion to n_k. They receive t
 return its mean loss on their examples (evaluated: running statistics, no dropout). The K candidates with the largest
 losses train; ties go to the lowest ids. The survey is counted: d models down, of which the cohort's are not sent again,
 and d numbers up. The selection is biased by design: with d = N some clients may never train (participations.csv).
+
+The paper's variants: pow-d asks for the loss on all examples, cpow-d for that on one batch. rpow-d asks nothing: each
+client uploads its mean local loss with its update, K numbers, and the last one that the server has received counts.
+Clients that have never answered come first, and of equal candidates those that were drawn first.
 """
 
 from dataclasses import dataclass
@@ -21,17 +25,25 @@ from fedexp.errors import require
 from fedexp.models import Model
 from fedexp.randomness import generator
 from fedexp.selection.uniform import Uniform
-from fedexp.tree import Params, Stack, Tree
+from fedexp.tree import Params, Tree
 
 
 @dataclass(frozen=True)
 class PowerOfChoice(Uniform):
     """candidates: d; None: 2 K, or N where that is less. drawn: whether candidates are drawn in proportion to their
-    examples or uniformly. loss: on all of a client's examples (pow-d) or on one batch (cpow-d)."""
+    examples or uniformly. loss: on all of a client's examples (pow-d), on one batch (cpow-d), or the last mean local
+    loss of its training (rpow-d).
+
+    Memory: "participations", int64 [N]; with loss=last also "losses", float64 [N], infinite before a client's first.
+    """
 
     candidates: Annotated[int | None, AtLeast(1)] = None
     drawn: Annotated[str, OneOf("examples", "uniform")] = "examples"
-    loss: Annotated[str, OneOf("all", "batch")] = "all"
+    loss: Annotated[str, OneOf("all", "batch", "last")] = "all"
+
+    @property
+    def reports_loss(self) -> bool:
+        return self.loss == "last"
 
     def count(self, ctx: Context) -> int:
         """d, the number of candidates."""
@@ -44,15 +56,24 @@ class PowerOfChoice(Uniform):
         )  # fmt: skip
 
     def init(self, ctx: Context, params: Params) -> Tree:
-        return {"participations": torch.zeros(ctx.clients, dtype=torch.int64)}
+        counts = {"participations": torch.zeros(ctx.clients, dtype=torch.int64)}
+        if self.loss != "last":
+            return counts
+        return {**counts, "losses": torch.full((ctx.clients,), torch.inf, dtype=torch.float64)}
 
     def select(self, memory: Tree, ctx: Context, gen: Generator) -> Tensor:
-        """The candidates [d]."""
+        """The candidates [d]; with loss=last the cohort [K]."""
         if self.drawn == "uniform":
-            return torch.randperm(ctx.clients, generator=gen)[: self.count(ctx)]
-        return torch.multinomial(ctx.sizes.double(), self.count(ctx), generator=gen)
+            ids = torch.randperm(ctx.clients, generator=gen)[: self.count(ctx)]
+        else:
+            ids = torch.multinomial(ctx.sizes.double(), self.count(ctx), generator=gen)
+        if self.loss != "last":
+            return ids
+        return ids[memory["losses"][ids].argsort(descending=True, stable=True)[: ctx.cohort]]
 
-    def question(self, algorithm: ClientFunctions, number: int, ctx: Context) -> Question:
+    def question(self, algorithm: ClientFunctions, number: int, ctx: Context) -> Question | None:
+        if self.loss == "last":
+            return None
         return Loss(algorithm, number, ctx.local.batch_size if self.loss == "batch" else None)
 
     def choose(self, ids: Tensor, answers: Tree, ctx: Context) -> Tensor:
@@ -61,8 +82,12 @@ class PowerOfChoice(Uniform):
         largest = losses[by_id].argsort(descending=True, stable=True)[: ctx.cohort]
         return by_id[largest].sort().values
 
-    def learn(self, memory: Tree, ids: Tensor, updates: Stack, ctx: Context) -> Tree:
-        return {"participations": memory["participations"] + torch.bincount(ids, minlength=ctx.clients)}
+    def learn(self, memory: Tree, ids: Tensor, uploads: Tree, ctx: Context) -> Tree:
+        counts = {"participations": memory["participations"] + torch.bincount(ids, minlength=ctx.clients)}
+        if self.loss != "last":
+            return counts
+        reported = uploads["selection"]["loss"].to(memory["losses"]).nan_to_num(nan=torch.inf)
+        return {**counts, "losses": memory["losses"].index_copy(0, ids, reported)}
 
     def artifacts(self, memory: Tree) -> dict[str, Any]:
         """How often each client has taken part."""

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from fedexp.config.bounds import OneOf, check_fields
 from fedexp.config.frozen import Frozen
 from fedexp.engine import ClientFunctions, Context, Question
-from fedexp.tree import Params, Stack, Tree
+from fedexp.tree import Params, Tree
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Uniform(Frozen):
         its own instead."""
         return self.merge == "examples" and type(self).weights is Uniform.weights
 
+    @property
+    def reports_loss(self) -> bool:
+        """Whether every client also uploads its mean local loss, for `learn`."""
+        return False
+
     def check(self, ctx: Context) -> None:
         """Raise ConfigError for settings that cannot work with these clients."""
 
@@ -61,8 +66,9 @@ class Uniform(Frozen):
         """The weight of each client's update in the mean [K], not normalised."""
         return ctx.sizes[ids] if self.merge == "examples" else torch.ones(len(ids))
 
-    def learn(self, memory: Tree, ids: Tensor, updates: Stack, ctx: Context) -> Tree:
-        """The selection's memory after a round in which clients `ids` uploaded `updates` [K, ...]."""
+    def learn(self, memory: Tree, ids: Tensor, uploads: Tree, ctx: Context) -> Tree:
+        """The selection's memory after a round, from what clients `ids` uploaded, leaves [K, ...]: "update", whatever
+        else the algorithm sends, and, if `reports_loss`, "selection" with the mean local "loss" [K]."""
         return memory
 
     def artifacts(self, memory: Tree) -> dict[str, Any]:

@@ -152,6 +152,44 @@ def test_on_a_batch():
     assert (batches.examples, batches.round) == (LOCAL.batch_size, 2)
 
 
+LAST = FedAvg(selection=PowerOfChoice(loss="last", candidates=6))
+
+
+def test_by_the_last_reported_loss_by_hand():
+    """Those that never answered come first, in the order in which they were drawn; then the largest loss."""
+    ctx, selection = context(cohort=2), LAST.selection
+    memory = selection.init(ctx, {})
+    drawn = torch.multinomial(ctx.sizes.double(), 6, generator=torch.Generator().manual_seed(3))
+    assert selection.select(memory, ctx, torch.Generator().manual_seed(3)).equal(drawn[:2])
+    for ids, losses in (([5, 2], [0.5, 0.25]), ([0, 1], [2.0, float("nan")]), ([4, 2], [1.5, 1.0])):
+        told = {"selection": {"loss": torch.tensor(losses)}}
+        memory = selection.learn(memory, torch.tensor(ids), told, ctx)
+    assert memory["losses"].tolist() == [2.0, torch.inf, 1.0, torch.inf, 1.5, 0.5]
+    assert memory["participations"].tolist() == [1, 1, 2, 0, 1, 1]
+    assert set(selection.select(memory, ctx, torch.Generator()).tolist()) == {1, 3}
+    memory["losses"][[1, 3]] = 0.0
+    assert selection.select(memory, ctx, torch.Generator()).tolist() == [0, 4]
+
+
+def test_those_whose_last_local_loss_was_largest_train():
+    """All six are candidates: after two rounds of three each has answered; then its last local loss decides."""
+    done = rounds(LAST, context(kind="norm"), 5)
+    assert sorted(torch.cat([done[0].ids, done[1].ids]).tolist()) == [*range(6)]
+    last = torch.empty(6, dtype=torch.float64)
+    for number, each in enumerate(done):
+        if number >= 2:
+            assert each.ids.tolist() == last.argsort(descending=True)[:3].tolist()
+        last[each.ids] = each.loss
+
+
+def test_bytes_by_the_last_reported_loss():
+    """No candidates' models, and a number with each update."""
+    ctx = context(kind="norm")
+    size = tree.size_in_bytes(ctx.model.params())
+    for done in rounds(LAST, ctx, 2):
+        assert (done.bytes_up, done.bytes_down) == (3 * size + 3 * 8, 3 * size)
+
+
 def test_how_often_clients_took_part(monkeypatch, tmp_path):
     ctx = context(cohort=2)
     done = rounds(POWER, ctx, 5)
@@ -163,7 +201,7 @@ def test_how_often_clients_took_part(monkeypatch, tmp_path):
     assert sum(int(line.split(",")[1]) for line in path.read_text().splitlines()[1:]) == 8
 
 
-@pytest.mark.parametrize("loss", ["all", "batch"])
+@pytest.mark.parametrize("loss", ["all", "batch", "last"])
 def test_mechanisms_agree(loss):
     algorithm = FedAvg(selection=PowerOfChoice(candidates=4, loss=loss))
     assert_mechanisms_agree(algorithm, "norm")
@@ -172,6 +210,7 @@ def test_mechanisms_agree(loss):
 
 def test_resumes():
     assert_resumes(FedAvg(selection=PowerOfChoice(loss="batch", candidates=5)), "norm")
+    assert_resumes(LAST, "norm")
 
 
 def test_what_cannot_work_is_refused():
@@ -191,6 +230,12 @@ def test_what_cannot_work_is_refused():
     FedAvg(selection=Uniform(), privacy=Private()).check(context())
     with pytest.raises(ConfigError, match=r"^privacy=Private: .*answers to PowerOfChoice"):
         FedAvg(selection=PowerOfChoice(), privacy=Private()).check(context())
+
+    class Reports(Uniform):
+        reports_loss = True
+
+    with pytest.raises(ConfigError, match=r"^privacy=Private: .*answers to Reports"):
+        FedAvg(selection=Reports(), privacy=Private()).check(context())
 
 
 def test_by_its_name():
