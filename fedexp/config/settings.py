@@ -73,14 +73,16 @@ class Local:
 class Hardware:
     """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (NVIDIA's, for products and convolutions), bfloat16
     (autocast) or float64. engine: workers (one process per core), vectorized (the cohort as one stack) or auto.
-    workers: number of processes, auto = one per core, or as many as can be started; one that dies, or is stopped for 10
-    seconds, is replaced, and its client trained again. clients_at_once: clients of a vectorized cohort that train at
-    once, auto = the whole cohort, halved whenever memory runs out. convolution: auto (where that is measured to be
-    faster, in tiles on a CPU in float32, and in a form for stacks on a GPU; all round a little differently) or direct.
-    compile: whether torch.compile traces a vectorized cohort's local step as a whole, which fuses its kernels and needs
-    a C++ compiler. cuda_graphs: whether a GPU records a vectorized cohort's local step once and replays it, with equal
-    results. client_memory: where the clients' memory is kept between rounds: on the device, or on the cpu, from which
-    the participants' rows are copied each round.
+    workers: number of processes, auto = one per core, or as many as can be started; one that dies, or is stopped
+    for 10 seconds, is replaced, and its client trained again. Each client of a cohort trains on one thread, also
+    without workers, so that their number does not change results; one that trains alone uses all cores.
+    clients_at_once: clients of a vectorized cohort that train at once, auto = the whole cohort, halved whenever
+    memory runs out. convolution: auto (where that is measured to be faster, in tiles on a CPU in float32, and in a
+    form for stacks on a GPU; all round a little differently) or direct. compile: whether torch.compile traces a
+    vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler. cuda_graphs:
+    whether a GPU records a vectorized cohort's local step once and replays it, with equal results. client_memory:
+    where the clients' memory is kept between rounds: on the device, or on the cpu, from which the participants'
+    rows are copied each round.
     """
 
     device: str = "auto"

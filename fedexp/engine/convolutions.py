@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedexp import files
 from fedexp.engine.steps import recording
+from fedexp.engine.worker import on_threads
 from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out, tile_sizes, tiled
 from fedexp.models.layers import STACKED, Convolution, training
@@ -39,12 +40,8 @@ def measured(model: Model, batch: Tensor, threads: int) -> Forms:
     layers = _inputs(model, batch, lambda layer, x: bool(tile_sizes(x, layer.weight, layer.border)))
     if not layers:
         return {}
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with on_threads(threads):
         return _chosen(layers, _name, _fastest)
-    finally:
-        torch.set_num_threads(before)
 
 
 def measured_in_stack(

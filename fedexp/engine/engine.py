@@ -73,14 +73,17 @@ class Engine:
                 lambda: convolutions.measured_in_stack(self.training.model, batch, at_once, self.training.autocast),
                 world.device,
             )  # fmt: skip
-        threads = 1 if self._has_workers(cohort) else torch.get_num_threads()
-        measure = partial(convolutions.measured, self.training.model, batch, threads)
+        measure = partial(convolutions.measured, self.training.model, batch, self._threads(cohort))
         return ranks.from_first(lambda: in_child(measure), world.device)
 
     def _has_workers(self, cohort: int) -> bool:
-        """Whether a cohort of `cohort` clients is trained by worker processes, of one thread each: wherever a run of
-        one process would use them, so that runs of any number of processes round alike."""
+        """Whether a cohort of `cohort` clients is trained by worker processes."""
         return not self.alone and min(self.hardware.worker_count * ranks.size(), cohort) > 1
+
+    def _threads(self, cohort: int) -> int:
+        """How many CPU threads train a client: one where there are several clients, in a worker or in this process, so
+        that results do not depend on the number of workers and of processes; all for a client that trains alone."""
+        return 1 if cohort > 1 else torch.get_num_threads()
 
     def use_tiles(self, tiles: dict[str, int]) -> None:
         """Train with these tiles from now on: those that `fastest_tiles` gave when the stage began. If that was on
@@ -165,7 +168,7 @@ class Engine:
         except BaseException:
             self.close()
             raise
-        return train_one_by_one(self.training, algorithm, number, tasks, received)
+        return train_one_by_one(self.training, algorithm, number, tasks, received, self._threads(cohort))
 
     def _pool(self, algorithm: ClientFunctions, tasks: list[Task], received: Tree) -> WorkerPool | None:
         """This algorithm's pool, a new one where it has none that fits; None where no worker can be started."""

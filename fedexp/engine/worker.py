@@ -5,7 +5,8 @@ import mmap
 import os
 import signal
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -21,12 +22,24 @@ from fedexp.tree import Tree
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # workers ignore them: the server ends its workers
 
 
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Within this context PyTorch computes on `count` threads of the CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def train_one_by_one(
-    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree
+    training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree, threads: int
 ) -> Tree:
-    """Train all clients in this process, one after another."""
+    """Train all clients in this process, one after another, each on so many threads of the CPU."""
     _keep_freed_memory()
-    done = [training.train(algorithm, number, task, tree.take(received, row)) for row, task in enumerate(tasks)]
+    with on_threads(threads):
+        done = [training.train(algorithm, number, task, tree.take(received, row)) for row, task in enumerate(tasks)]
     return tree.stack(done)
 
 

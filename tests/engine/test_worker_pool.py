@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,11 @@ from worlds import gap, make_context, make_model, make_world, rounds, start
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Local, client_rows, worker_pool
 from fedexp.engine.local_training import Task
+from fedexp.engine.worker import on_threads
 from fedexp.engine.worker_pool import WorkerPool
 from fedexp.errors import ConfigError, WorkerDied
+from fedexp.models import Model
+from fedexp.models.mcmahan import mcmahan_cnn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,21 @@ def played(algorithm, sizes=(5, 41, 17, 30, 9, 20), workers=2, count=3):
 
 def said(caplog, text):
     return sum(text in record.getMessage() for record in caplog.records)
+
+
+def test_neither_workers_nor_threads_change_a_bit():
+    """Where one process trains a cohort that workers could train, it does so on one thread, as they do: convolutions
+    of this size are added up in another order on two."""
+    world = make_world([60, 90], 10, (1, 28, 28), torch.float32)
+    model, states = Model(mcmahan_cnn((1, 28, 28), 10, hidden=16)), []
+    for workers, threads in ((2, 2), (1, 2), (1, 1)):
+        ctx = make_context(model, world, cohort=2, workers=workers, precision="float32")
+        ctx.engine.hardware = replace(ctx.hardware, convolution="direct")
+        with on_threads(threads):
+            states.append(rounds(FedAvg(), ctx, 1)[0].after)
+            ctx.engine.close()
+            assert torch.get_num_threads() == threads
+    assert gap(states[0], states[1]) == gap(states[0], states[2]) == 0
 
 
 def test_killed_workers_are_replaced_and_their_clients_trained_again(tmp_path, caplog):
