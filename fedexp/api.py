@@ -30,18 +30,16 @@ import torch
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from torch import Tensor, nn
 
 from fedexp import experiment
-from fedexp.algorithms.fedavg import FedAvg
 from fedexp.build import build_algorithm, build_dataset, construct
 from fedexp.config.compose import Composer, NoConfig, composed, composing, word
 from fedexp.config.explain import explain
 from fedexp.config.saved import saved
 from fedexp.config.schema import check
 from fedexp.config.words import check_words
-from fedexp.data import Transform
 from fedexp.errors import ConfigError, require
+from fedexp.global_model import GlobalModel
 from fedexp.models import Model
 from fedexp.record.folder import RunFolder
 from fedexp.record.terminal import log_to_terminal
@@ -50,60 +48,12 @@ from fedexp.report.folders import read
 from fedexp.report.page import Page
 from fedexp.report.writers import write
 from fedexp.sweep.jobs import by_run, sweeps
-from fedexp.tree import Params
 
 # What reading a file of a run may raise where the file is missing, damaged or another one.
 _UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, StopIteration,
     pickle.UnpicklingError,
 )  # fmt: skip
-
-
-class GlobalModel(nn.Module):
-    """The global model of a run as one module: examples in, logits [n, C] out.
-
-    Examples are given as the data set holds them, as a tensor or as what makes one, such as a numpy array: images
-    [n, c, h, w] in uint8 from 0 to 255, other features as floats, tokens as whole numbers. Images in floats are taken
-    as scaled to [0, 1]. The module scales and normalises examples as the data set's transform does, without
-    augmentation. Layers stay in evaluation mode, even after `train`.
-
-    tokens: whether the data set's examples are tokens.
-    """
-
-    def __init__(self, algorithm: FedAvg, model: Model, params: Params, transform: Transform, tokens: bool) -> None:
-        super().__init__()
-        self._algorithm, self._model, self._transform, self._tokens = algorithm, model, transform, tokens
-        self._names = {name: name.replace(".", ":") for name in params}  # a buffer's name has no dots
-        for name, value in params.items():
-            self.register_buffer(self._names[name], value)
-        self.eval()
-
-    @property
-    def params(self) -> Params:
-        """The weights by name: those of model.pt."""
-        return {name: getattr(self, own) for name, own in self._names.items()}
-
-    @torch.no_grad()
-    def forward(self, x: Any) -> Tensor:
-        """The logits of examples. Raises ConfigError for what is no tensor of a type that examples can have."""
-        params = self.params
-        weight = next(value for value in params.values() if value.is_floating_point())
-        x = self._transform(self._examples(x).to(weight.device), None, weight.dtype)
-        return self._algorithm.predict({"params": params}, self._model, x)
-
-    def _examples(self, given: Any) -> Tensor:
-        try:  # a copy, because PyTorch warns of arrays that are read-only, as those of pictures often are
-            x = given if isinstance(given, Tensor) else torch.tensor(given)
-        except (TypeError, ValueError, RuntimeError) as error:
-            right = f"must be a tensor, or what makes one, such as a numpy array ({error})"
-            raise ConfigError("x", type(given).__name__, right) from error
-        whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
-        if self._tokens:
-            require(whole, "x", x.dtype, "must be whole numbers: the data set's examples are tokens")
-            return x.long()
-        right = "must be uint8, from 0 to 255, or floats; x.astype('uint8') or x.byte() turns such pictures into uint8"
-        require(x.dtype == torch.uint8 or x.is_floating_point(), "x", x.dtype, right)
-        return x
 
 
 @dataclass(frozen=True)
@@ -195,11 +145,14 @@ class Run:
             params = torch.load(file, map_location="cpu", weights_only=True)
             dtype = next(value.dtype for value in params.values() if value.is_floating_point())
         dataset = build_dataset(self.config)
-        shape = dataset.transform.shape(tuple(dataset.train_x.shape[1:]))
+        stored = tuple(dataset.train_x.shape[1:])
+        shape = dataset.transform.shape(stored)
         with torch.random.fork_rng(devices=[]):
             net = construct(self.config.model, shape=shape, classes=dataset.classes)
         tokens = dataset.train_x.dtype != torch.uint8 and not dataset.train_x.is_floating_point()
-        return GlobalModel(build_algorithm(self.config), Model(net.to(dtype)), params, dataset.transform, tokens)
+        return GlobalModel(
+            build_algorithm(self.config), Model(net.to(dtype)), params, dataset.transform, stored, tokens
+        )
 
     def __repr__(self) -> str:
         came_to = "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"

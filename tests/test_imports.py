@@ -20,7 +20,7 @@ FLOORS = (
     ("selection", "server_optimizer", "compression", "privacy", "system", "config"),
     ("measure.accuracy", "record.pictures"),
     ("algorithms",),
-    ("round",),
+    ("round", "global_model"),
     ("measure",),
     ("record",),
     ("build",),
