@@ -198,7 +198,7 @@ def jobs_and_rounds(words: list[str]) -> tuple[dict[str, list[str]], int]:
     if "composed" in jobs:
         return {"composed": words}, 3
     rounds = measured[-1].partition("=")[2] if measured else "3"
-    require(rounds.isdigit() and int(rounds) >= 1, "rounds", rounds, "must be a number of at least 1")
+    require(rounds.isdecimal() and int(rounds) >= 1, "rounds", rounds, "must be a number of at least 1")
     return jobs, int(rounds)
 
 

@@ -41,5 +41,5 @@ def hide_gpus(devices: Iterable[str]) -> None:
 
 def _number(name: str, otherwise: int) -> int:
     value = os.environ.get(name, "")
-    require(value.isdigit() or not value, name, value, "must be a whole number, as torchrun sets it")
+    require(value.isdecimal() or not value, name, value, "must be a whole number, as torchrun sets it")
     return int(value or otherwise)

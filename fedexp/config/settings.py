@@ -107,7 +107,7 @@ class Hardware:
         )  # fmt: skip
         for name in ("workers", "clients_at_once"):
             value = str(getattr(self, name))
-            if value != "auto" and not (value.isdigit() and int(value) > 0):
+            if value != "auto" and not (value.isdecimal() and int(value) > 0):
                 raise ConfigError(f"hardware.{name}", value, "must be auto or a number of at least 1")
 
     def check_machine(self) -> None:
@@ -120,7 +120,7 @@ class Hardware:
             index = self.device.partition(":")[2] or "0"
             require(count > 0, "hardware.device", self.device, "no CUDA device here; use cpu or auto")
             require(
-                index.isdigit() and int(index) < count,
+                index.isdecimal() and int(index) < count,
                 "hardware.device", self.device, f"this machine has cuda:0 to cuda:{count - 1}",
             )  # fmt: skip
 

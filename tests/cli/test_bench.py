@@ -97,7 +97,7 @@ def test_which_cases_and_how_many_rounds_of_them():
     assert jobs_and_rounds(["rounds=5"]) == (CASES, 5)
     assert jobs_and_rounds(["D", "local.epochs=2", "rounds=4"]) == ({"D": [*CASES["D"], "local.epochs=2"]}, 4)
     assert jobs_and_rounds(["dataset=made", "rounds=4"]) == ({"composed": ["dataset=made", "rounds=4"]}, 3)
-    for wrong in ("abc", "0", "-1", "1.5"):
+    for wrong in ("abc", "0", "-1", "1.5", "²"):
         with pytest.raises(ConfigError, match=f"rounds={wrong}: must be a number of at least 1"):
             jobs_and_rounds(["A", f"rounds={wrong}"])
 

@@ -47,6 +47,7 @@ def test_what_a_config_lacks_is_named(key):
         ("partition.holdout=1", "partition.holdout=1: must be in [0, 1)"),
         ("partition.noise=-0.1", "partition.noise=-0.1: must be at least 0"),
         ("partition.noise=true", "partition.noise=true: must be at least 0"),
+        ("hardware.workers='²'", "hardware.workers=²: must be auto or a number of at least 1"),
         ("reference_rounds=3", "reference_rounds=3: there is no reference to stop; add reference=centralized"),
         ("reference=central", "reference=central: must be one of centralized, or null"),
         ("+measures.mine=fedexp.measure.mine.mine", "measures.mine=fedexp.measure.mine.mine: cannot be imported"),
