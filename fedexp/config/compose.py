@@ -14,7 +14,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
@@ -103,9 +103,8 @@ def _text(value: Any) -> str:
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{_text(each)}' for key, each in value.items())}}}"
-    if isinstance(value, str) and not value.replace("_", "").replace(".", "").replace("-", "").isalnum():
-        escaped = value.replace("'", "\\'")
-        return f"'{escaped}'"
+    if isinstance(value, str) and not re.fullmatch(r"[\w.-]+", value, re.ASCII):
+        return QuotedString(value, Quote.single).with_quotes()
     return str(value)
 
 

@@ -126,7 +126,13 @@ def test_what_cannot_be_composed_is_said(composer, words, said):
             composer(words)
 
 
-@pytest.mark.parametrize("value", [3, 0.5, None, True, "plain", "with (signs), 'quotes' and=more", [1, 2], "a\\b"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        3, 0.5, None, True, "plain", "with (signs), 'quotes' and=more", [1, 2], "a\\b", "ends in \\", "a\\'b",
+        "données", {"x": ["ñ", "y'"]},
+    ],
+)  # fmt: skip
 def test_a_word_is_read_back_as_it_was(composer, value):
     assert composer([word("+dataset.source", value)]).dataset.source == value
 
