@@ -125,12 +125,13 @@ class Recorded:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """metrics.csv: one row per evaluated round; empty if none was evaluated."""
+        """metrics.csv: one row per evaluated round; empty if none was evaluated, or if it cannot be read."""
+        kinds = {"round": int, "test_accuracy": float}
         try:
-            table = pd.read_csv(self.path / "metrics.csv", float_precision="round_trip")
-        except (OSError, pd.errors.EmptyDataError):
-            return pd.DataFrame({"round": [], "test_accuracy": [], "bytes_total": []})
-        return table[table["round"] <= self.rounds]
+            table = pd.read_csv(self.path / "metrics.csv", float_precision="round_trip", dtype=kinds)
+            return table[table["round"] <= self.rounds]
+        except (OSError, ValueError, KeyError):
+            return pd.DataFrame({name: [] for name in kinds})
 
     @cached_property
     def curve(self) -> dict[str, np.ndarray]:
