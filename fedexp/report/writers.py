@@ -1,9 +1,10 @@
 """A page as terminal text, Markdown, LaTeX and HTML, and all files of a report."""
 
+import re
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import jinja2
 from markupsafe import Markup
@@ -22,20 +23,31 @@ _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("fedexp.report", "."
 
 
 def write(page: Page, to: Path) -> str:
-    """Write all files of a report; returns what they are, in words. Raises ConfigError where they cannot be written."""
+    """Write all files of a report, in place of those of an earlier one; returns what they are, in words. Raises
+    ConfigError where they cannot be written."""
     texts = {"md": markdown(page), "csv": page.records.to_csv(index=False), "tex": latex(page), "html": html(page)}
+    drawn = {picture.name: picture.draw for picture in page.pictures if picture.draw is not None}
     try:
         to.mkdir(parents=True, exist_ok=True)
+        earlier = _pictures_of(to / f"{page.name}.md")
         for kind, text in texts.items():
             files.write_text(to / f"{page.name}.{kind}", text)
-        for picture in page.pictures:
-            if picture.draw is not None:
-                save(picture.draw(), to, picture.name)
+        for name, draw in drawn.items():
+            save(draw(), to, name)
+        for name in earlier - drawn.keys():
+            for kind in ("png", "pdf"):
+                (to / f"{name}.{kind}").unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError("to", to, f"cannot be written to ({error})") from error
-    drawn = sum(picture.draw is not None for picture in page.pictures)
-    pictures = f" and {plural(drawn, 'picture')}, each as png and pdf" if drawn else ""
+    pictures = f" and {plural(len(drawn), 'picture')}, each as png and pdf" if drawn else ""
     return f"{to}/{page.name}.{{{','.join(texts)}}}{pictures}"
+
+
+def _pictures_of(file: Path) -> set[str]:
+    """The names of the pictures in a page's Markdown; none if there is no such file."""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    names = map(unquote, re.findall(r"^!\[.*\]\((.+)\.png\)$", text, re.MULTILINE))
+    return {name for name in names if re.fullmatch(r"[\w.=+-]+", name)}  # as fedexp names them: no path to elsewhere
 
 
 def beside(folder: Path) -> Path:

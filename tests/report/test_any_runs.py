@@ -461,6 +461,23 @@ def test_files_of_a_report(left, tmp_path):
     assert {"setting", "algorithm", "local.lr", "seed", "final_accuracy", "rounds_to_0.55"} <= {*records}
 
 
+def test_a_report_replaces_the_pictures_of_an_earlier_one_and_no_other_file(left, tmp_path):
+    page, elsewhere = compared(left), tmp_path / "elsewhere.png"
+    write(page, tmp_path / "to")
+    assert (tmp_path / "to" / "heat_map.png").exists()
+    others = [elsewhere, tmp_path / "to" / "mine.png"]
+    for file in others:
+        file.write_bytes(b"")
+    with (tmp_path / "to" / "runs.md").open("a") as file:
+        file.write("![added by hand](../elsewhere.png)\n![likewise](..%2Felsewhere.png)\n")
+    page.pictures = [picture for picture in page.pictures if picture.name != "heat_map"]
+    write(page, tmp_path / "to")
+    kept = {file.name for file in (tmp_path / "to").iterdir() if file.suffix in (".png", ".pdf")}
+    drawn = {picture.name for picture in page.pictures if picture.draw is not None}
+    assert kept == {"mine.png", *(f"{name}.{kind}" for name in drawn for kind in ("png", "pdf"))}
+    assert all(file.exists() for file in others)
+
+
 SPOILT = [
     ("config.yaml", lambda text: text + b"\xff\xfe", "config.yaml cannot be read"),
     ("config.yaml", lambda text: text.replace(b"rounds: 60", b"rounds: many"), "config.yaml lacks rounds"),
