@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
-from fedexp.config.schema import ADDED, lacking
+import fedexp
+from fedexp.config.fingerprint import fingerprint, relevant
+from fedexp.config.schema import ADDED, flat, lacking
 from fedexp.errors import ConfigError
 from fedexp.record.status import DONE
 from fedexp.report.runs import LOST, Recorded
@@ -55,6 +57,8 @@ def read(*places: Path) -> list[Recorded]:
             log.warning("%s is left out: its result.json has no number for %s", path.parent, ", ".join(wrong))
             continue
         config = {**ADDED, **config}
+        if _was_edited(config, result):
+            log.warning("%s: its config.yaml is not the one that its result.json belongs to, but is read", path.parent)
         lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
         runs.append(Recorded(path.parent, config, result, config["rounds"], LOST if lost else ""))
     return runs
@@ -67,6 +71,23 @@ def _result(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and isinstance(found.get("status"), str) else {}
+
+
+def _was_edited(config: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Whether the config has another fingerprint than its run had. False where that cannot be told: for runs of other
+    versions, for constructors outside fedexp, which are not imported here, and for settings that are a folder or a
+    file, whose fingerprint may depend on the folder in which the program was started."""
+    targets = [str(value) for key, value in flat(config).items() if key.endswith("_target_")]
+    versions = result.get("versions")
+    same = isinstance(versions, dict) and versions.get("fedexp") == fedexp.__version__
+    if not same or not all(target.startswith("fedexp.") for target in targets):
+        return False
+    try:
+        kept, own = relevant(config), fingerprint(config)
+    except (ValueError, TypeError):  # a constructor that this version does not have, or values that no run has
+        return False
+    has_path = "root" in kept["dataset"] or "pretrained" in kept["model"]
+    return not has_path and own != result.get("fingerprint")
 
 
 def _has_curve(folder: Path) -> bool:

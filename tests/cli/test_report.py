@@ -1,12 +1,16 @@
 """`python -m fedexp report`: what it writes, what it leaves out, what it refuses."""
 
+import json
+
 import pytest
 import yaml
 from composing import asked
 from omegaconf import OmegaConf
 from recorded import leave_run
 
+import fedexp
 from fedexp.cli import carry_out
+from fedexp.report.folders import read
 
 
 def report(*words):
@@ -52,6 +56,26 @@ def test_a_run_of_an_older_version_is_left_out_by_name_and_reason(outputs, caplo
     (said,) = caplog.messages
     assert f"{path.parent} is left out: it was written by another version of fedexp" in said
     assert said.endswith("its config.yaml lacks selection, server_optimizer, compression, privacy, evaluate")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, False), ({"seed": 5}, True), ({"local.lr": 0.3}, True), ({"rounds": 70, "hardware.device": "cpu"}, False),
+        ({"algorithm._target_": "mine.Mine"}, False), ({"model.pretrained": "weights.pt"}, False),
+    ],
+)  # fmt: skip
+def test_a_config_that_was_edited_after_its_run_is_said(outputs, changes, said, caplog):
+    path = next(outputs.glob("*-fedcat-*"))
+    result = json.loads((path / "result.json").read_text())
+    (path / "result.json").write_text(json.dumps({**result, "versions": {"fedexp": fedexp.__version__}}))
+    config = OmegaConf.load(path / "config.yaml")
+    for key, value in changes.items():
+        OmegaConf.update(config, key, value)
+    OmegaConf.save(config, path / "config.yaml")
+    read(outputs)
+    told = f"{path}: its config.yaml is not the one that its result.json belongs to, but is read"
+    assert caplog.messages == ([told] if said else [])
 
 
 def test_a_stranger_s_config_is_read_as_it_stands(outputs, monkeypatch, capsys):
