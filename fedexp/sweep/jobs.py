@@ -127,6 +127,7 @@ def _scale(compose: Composer, overrides: list[Override]) -> DictConfig:
         require(not each.is_sweep_override(), each.key_or_group, each.input_line, "must be one for the whole sweep")
     scale = compose([each.input_line for each in overrides]).scale
     most = scale.get("seeds")
+    require(most is None or type(most) is int, "scale.seeds", most, "must be a whole number")
     require(most is None or most >= 1, "scale.seeds", most, "must be at least 1")
     return scale
 

@@ -60,8 +60,10 @@ class Measure:
         """The measure written as `final` or `{rounds_to: 0.8}`."""
         kind, argument = next(iter(said.items())) if isinstance(said, Mapping) and said else (said, None)
         require(kind in KINDS, "table.measure", said, nearest(str(kind), KINDS))
-        needs = kind in ("last", "rounds_to", "information")
-        require(not needs or argument is not None, "table.measure", said, f"must be {{{kind}: ...}}")
+        needs, numeric = ("last", "rounds_to", "information"), ("best", "last", "rounds_to")
+        fits = kind not in needs if argument is None else kind not in numeric or isinstance(argument, int | float)
+        of = "a number" if kind in numeric else "a column of information.csv"
+        require(fits, "table.measure", said, f"must be {{{kind}: ...}}, with {of}")
         return cls(kind, argument)
 
     @property
@@ -190,8 +192,8 @@ def _say(key: str, value: Any) -> str:
     return str(value) if key in _NAMES else f"{_SHORT.get(key, key.rsplit('.', 1)[-1])}={value}"
 
 
-def _fill(text: str, overrides: dict[str, Any]) -> str:
-    return re.sub(r"\{([\w.]+)\}", lambda found: str(overrides.get(found[1], found[0])), text)
+def _fill(text: Any, overrides: dict[str, Any]) -> str:
+    return re.sub(r"\{([\w.]+)\}", lambda found: str(overrides.get(found[1], found[0])), str(text))
 
 
 def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
@@ -201,22 +203,22 @@ def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
     if measure.kind == "rounds_to":
         published["metric"] = f"rounds_to_{100 * measure.argument:g}_percent"
     elif measure.kind == "information":
-        where = {key: _fill(str(value), overrides) for key, value in row.words.get("where", {}).items()}
+        where = {key: _fill(value, overrides) for key, value in row.words.get("where", {}).items()}
         measure = replace(measure, where=where)
         published["metric"] = measure.argument
     reference = dict(overrides) if measure.kind == "reduction" else None
     for said in (plain, row.words, column.words):
-        published |= {key: _fill(str(value), overrides) for key, value in (said.get("published") or {}).items()}
+        published |= {key: _fill(value, overrides) for key, value in (said.get("published") or {}).items()}
         if reference is not None:
             reference |= said.get("reference") or {}
     return Cell(row.label, column.label, overrides, measure, published, reference)
 
 
-def _selected(cells: list[Cell], expression: str | None) -> list[Cell]:
+def _selected(cells: list[Cell], expression: Any) -> list[Cell]:
     if expression is None:
         return cells
     try:
-        chosen = [cell for cell in cells if re.search(expression, cell.name)]
+        chosen = [cell for cell in cells if re.search(str(expression), cell.name)]  # table.select=10 is a number
     except re.error as error:
         raise ConfigError("table.select", expression, f"is not a regular expression ({error})") from error
     names = ", ".join(cell.name for cell in cells[:3])

@@ -77,6 +77,12 @@ def test_two_tables_share_their_runs():
     assert [job.fingerprint for job in first.jobs] == [job.fingerprint for job in third.jobs]
 
 
+@pytest.mark.parametrize("seeds", ["1.5", "few", "true"])
+def test_a_scale_has_a_whole_number_of_seeds(seeds):
+    with pytest.raises(ConfigError, match=f"scale.seeds={seeds}: must be a whole number"):
+        asked("+table=fedcat_3", "+scale=quick", f"scale.seeds={seeds}")
+
+
 def test_keys_of_no_table_are_refused():
     with pytest.raises(ConfigError, match="no table is chosen"):
         asked("table.seeds=[1]")

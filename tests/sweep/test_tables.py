@@ -47,6 +47,12 @@ def test_own_words_reach_the_cell():
     assert cell.reference == {"partition": "emd", "partition.target": 0.5, "algorithm": "centralized", "rounds": 2}
 
 
+def test_numbers_are_names_as_well():
+    columns = [{"label": 10, "algorithm": "fedavg"}, {"label": "K={clients}", "clients": 10}, {"clients": 20}]
+    made = table(rows=[{"dataset": "mnist"}], columns=columns, select=10)
+    assert [cell.name for cell in made.cells] == ["mnist 10", "mnist K=10"]
+
+
 def test_select_keeps_cells_by_name():
     assert [cell.name for cell in table(select="^mnist.*cat").cells] == ["mnist iid fedcat", "mnist dir0.1 fedcat"]
 
@@ -58,6 +64,9 @@ def test_select_keeps_cells_by_name():
         ({"select": "("}, "is not a regular expression"),
         ({"measure": "finl"}, "did you mean final"),
         ({"measure": "rounds_to"}, "must be {rounds_to: ...}"),
+        ({"measure": {"rounds_to": "80%"}}, "must be {rounds_to: ...}, with a number"),
+        ({"measure": {"best": "all"}}, "must be {best: ...}, with a number"),
+        ({"measure": "information"}, "must be {information: ...}, with a column of information.csv"),
         ({"colums": []}, "did you mean columns"),
         ({"rows": []}, "table.rows"),
         ({"columns": []}, "table.columns"),
