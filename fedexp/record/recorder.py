@@ -128,7 +128,8 @@ class Recorder:
         """Data set, partition, mean EMD, and numbers of examples and clients."""
         config, counts = self.config, self.world.label_counts
         name, alpha = str(config.partition.get("name", "own")), config.partition.get("alpha")
-        told = "" if alpha is None or f"{alpha:g}" in name or str(alpha) in name else f", alpha {alpha:g}"
+        is_new = isinstance(alpha, int | float) and f"{alpha:g}" not in name and str(alpha) not in name
+        told = f", alpha {alpha:g}" if is_new else ""
         held = f"{int(counts.sum()):,} examples, {len(counts)} clients"
         return f"{data_used(config.dataset)}, {name}{told}, mean EMD {mean_emd(counts):.2f}\n{held}"
 

@@ -40,6 +40,18 @@ def test_a_partition_without_a_name_is_one_s_own(monkeypatch, tmp_path, capfd):
     assert "own of digits" in capfd.readouterr().out
 
 
+def test_one_s_own_partition_may_have_an_alpha_that_is_no_number(monkeypatch, tmp_path):
+    (tmp_path / "alphas.py").write_text(
+        "import torch\n"
+        "def chunks(dataset, clients, seed, alpha):\n"
+        "    return list(torch.arange(len(dataset.train_y)).chunk(clients))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["partition=own", "partition._target_=alphas.chunks", "+partition.alpha=[0.1,0.5]", "pictures=true"]
+    assert run(monkeypatch, tmp_path / "outputs", *words, "rounds=1") == 0
+    assert (only_folder(tmp_path / "outputs") / "partition.png").exists()
+
+
 def test_a_large_partition_is_a_map():
     figure = partition.picture(counts(100, 100), "cifar100")
     axes, bar = figure.axes
