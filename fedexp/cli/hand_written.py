@@ -1,7 +1,6 @@
 """FedAvg written by hand, twice, as a yardstick for the engine: a plain loop, and a floor."""
 
 import copy
-import ctypes
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from fedexp.build import construct
 from fedexp.config.constructors import PARTS, of_fedexp
 from fedexp.engine import Context
 from fedexp.engine.schedule import batches
+from fedexp.engine.worker import keep_freed_memory
 
 Weights = dict[str, Tensor]
 
@@ -135,8 +135,7 @@ class Floor(PlainLoop):
 
     def _work(self, pipe: Connection) -> None:
         torch.set_num_threads(1)
-        libc: Any = ctypes.CDLL(None)
-        libc.mallopt(-4, 0), libc.mallopt(-1, 1 << 30), libc.mallopt(-2, 64 << 20)
+        keep_freed_memory()
         while True:
             self.rounds, cohort, order = pipe.recv()
             while True:

@@ -227,7 +227,7 @@ def start():
         time.sleep(0.01)
     print("training", flush=True)
 
-worker._keep_freed_memory = start
+worker.keep_freed_memory = start
 {SLOW_RUN}
 """
 
