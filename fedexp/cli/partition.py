@@ -3,21 +3,26 @@
 python -m fedexp partition partition=dir0.1 clients=20
 """
 
-import pandas as pd
+from typing import TYPE_CHECKING
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedexp.build import build_dataset, build_world
 from fedexp.config.compose import composed
-from fedexp.measure.skew import emd, mean_emd
-from fedexp.record import partition
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def main(words: list[str]) -> None:
     """Print clients x classes, and each client's size and EMD. In a terminal too narrow for one column per class, the
     classes of each client are listed instead."""
     config = composed(words)
+    from fedexp.build import build_dataset, build_world  # only now: a misspelt key is refused without PyTorch
+    from fedexp.measure.skew import emd, mean_emd
+    from fedexp.record import partition
+
     dataset = build_dataset(config)
     world = build_world(config, dataset)
     counts = partition.table(world.label_counts, dataset.class_names)
@@ -39,12 +44,12 @@ def main(words: list[str]) -> None:
     console.print(table)
 
 
-def _width(counts: pd.DataFrame) -> int:
+def _width(counts: "pd.DataFrame") -> int:
     """The table's width in characters with one column per class."""
     return 24 + sum(2 + max(len(name), len(str(counts[name].max()))) for name in counts)
 
 
-def _held(row: pd.Series) -> str:
+def _held(row: "pd.Series") -> str:
     """The classes that a client holds, the most frequent first."""
     held = row[row > 0].sort_values(ascending=False, kind="stable")
     return " ".join(f"{name}:{count}" for name, count in held.items())
