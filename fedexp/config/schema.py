@@ -145,11 +145,15 @@ def check_resolved(plain: dict[str, Any]) -> None:
     require(cohort <= clients, "clients_per_round", cohort, f"must be at most clients={clients}")
     for target in plain["targets"]:
         require(0 < target <= 1, "targets", target, "must be a fraction in (0, 1], such as 0.8")
+    metric, reached = plain["metric"], [f"rounds_to.{target}" for target in plain["targets"]]
+    named = metric in reached or str(metric).partition(".")[0] != "rounds_to"  # an algorithm may add other numbers
+    require(named, "metric", metric, f"names none of the targets; {nearest(str(metric), reached)}")
     for name, kind in _SECTIONS.items():
         kind(**plain[name])
     for group in (*GROUPS, *PARTS, "tracking"):
         check_arguments(group, plain[group], GIVEN.get(group, set()))
     _check_measures(plain)
+    _check_partition(plain)
 
 
 def _unresolved(written: Any, error: InterpolationResolutionError, reason: str) -> tuple[str, Any]:
@@ -238,6 +242,10 @@ def _check_measures(config: dict[str, Any]) -> None:
         rounds is None or config["reference"] is not None, "reference_rounds", rounds,
         "there is no reference to stop; add reference=centralized, or leave this null",
     )  # fmt: skip
+
+
+def _check_partition(config: dict[str, Any]) -> None:
+    """The keys of `partition` that fedexp reads itself, and what `evaluate` needs of them."""
     holdout, evaluate = config["partition"].get("holdout"), config["evaluate"]
     noise, skew = (of_fedexp(config, "partition", name) for name in ("noise", "quantity_skew"))
     require(_is_number(holdout) and 0 <= holdout < 1, "partition.holdout", holdout, "must be in [0, 1)")

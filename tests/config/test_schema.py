@@ -48,6 +48,11 @@ def test_what_a_config_lacks_is_named(key):
         ("partition.noise=-0.1", "partition.noise=-0.1: must be at least 0"),
         ("partition.noise=true", "partition.noise=true: must be at least 0"),
         ("hardware.workers='²'", "hardware.workers=²: must be auto or a number of at least 1"),
+        (
+            "metric=rounds_to.0.9 targets=0.8",
+            "metric=rounds_to.0.9: names none of the targets; did you mean rounds_to.0.8",
+        ),
+        ("metric=rounds_to", "metric=rounds_to: names none of the targets; there are none here"),
         ("reference_rounds=3", "reference_rounds=3: there is no reference to stop; add reference=centralized"),
         ("reference=central", "reference=central: must be one of centralized, or null"),
         ("+measures.mine=fedexp.measure.mine.mine", "measures.mine=fedexp.measure.mine.mine: cannot be imported"),
