@@ -39,9 +39,7 @@ def dry_run(words: Sequence[str]) -> None:
         every = sweeps(words, say=Composing())
     for sweep in every:
         show(sweep, planned(sweep), console(100))
-    refused = [[job.refused for job in sweep.jobs if job.refused] for sweep in every]
-    for sweep, errors in zip(every, refused):
-        if len(errors) == len(sweep.jobs):
-            raise errors[0]
-    if count := sum(map(len, refused)):
+    for sweep in every:
+        sweep.check()
+    if count := sum(job.refused is not None for sweep in every for job in sweep.jobs):
         raise Incomplete(f"{count} of the sweep's runs cannot be carried out; the sweep would leave them out")

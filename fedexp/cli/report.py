@@ -115,8 +115,7 @@ def _tables(
     for sweep in sweeps(words):
         named = sweep.table is not None
         require(named, "", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
-        if all(job.refused for job in sweep.jobs):
-            raise sweep.jobs[0].refused
+        sweep.check()
         composed = [job for job in sweep.jobs if job.plain is not None]
         if wants_dashboard:
             dashboard(sweep)

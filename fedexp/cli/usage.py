@@ -20,6 +20,7 @@ from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
 from fedexp.config.sources import declared_by
+from fedexp.errors import shown
 
 _INTERNAL = {"name", "_target_", "source"}  # keys of a group that are not settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # groups, what a table is made of, or set by fedexp itself
@@ -112,10 +113,9 @@ def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
         hidden = key.partition(".")[0] in _HIDDEN and key not in _OF_TABLES
         if hidden or _INTERNAL & {*key.split(".")}:
             continue
-        shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
         text = _OF_TABLES.get(key) or told.get(key, "")
         right = [each.words for each in bounds.get(key, []) if not _named(each, text)]
-        rows.append((f"{key}={shown}", f"{text} ({', '.join(right)})" if right else text))
+        rows.append((f"{key}={shown(value)}", f"{text} ({', '.join(right)})" if right else text))
     return rows
 
 

@@ -42,7 +42,7 @@ class WandbTracker(Tracker):
     model: bool = False
 
     def __post_init__(self) -> None:
-        self.project, self.mode = project_of(self.project), mode_of(self.mode)
+        self.project, self.mode = chosen("project", self.project) or "fedexp", mode_of(self.mode)
         self.entity, self.group = chosen("entity", self.entity), chosen("group", self.group)
         self.active = self.mode != "disabled"
 
@@ -149,10 +149,6 @@ def _rounds_in(folder: Path) -> set[int]:
 def chosen(name: str, given: str | None) -> str | None:
     """A key of the config, or if it is None, wandb's environment variable for it; None if neither is set."""
     return given if given is not None else os.environ.get(_ENVIRONMENT[name]) or None
-
-
-def project_of(given: str | None) -> str:
-    return chosen("project", given) or "fedexp"
 
 
 def mode_of(given: str | None) -> str:

@@ -49,7 +49,7 @@ class Plan:
 
 def plan(sweep: Sweep) -> Plan:
     """The dashboard of a table: curves, final values, cost, skew."""
-    tracking: Any = next((job.config.tracking for job in sweep.jobs if job.config is not None), {})
+    tracking: Any = next((job.plain["tracking"] for job in sweep.jobs if job.plain is not None), {})
     name = sweep.table.name if sweep.scale is None else f"{sweep.table.name} ({sweep.scale})"
     sections = {
         "Accuracy": (

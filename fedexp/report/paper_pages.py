@@ -18,12 +18,11 @@ from fedexp.sweep.table import Cell, Table
 
 
 def paper_pages(
-    runs: Sequence[Recorded], targets: Sequence[float] | None = None, baseline: str | None = None,
-    remarks: Mapping[str, str] | None = None,
-) -> Iterator[Page]:  # fmt: skip
+    runs: Sequence[Recorded], targets: Sequence[float] | None = None, remarks: Mapping[str, str] | None = None
+) -> Iterator[Page]:
     """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, if
-    they measured a cell of its tables: those tables, one after another. targets and baseline: as in
-    any_runs.compare_runs. remarks: what is to be said of tables, by their name."""
+    they measured a cell of its tables: those tables, one after another. targets: as in any_runs.compare_runs.
+    remarks: what is to be said of tables, by their name."""
     for paper, names in _tables().items():
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
         if not own:
@@ -37,7 +36,7 @@ def paper_pages(
                 if any(map(wanted, table.cells)):
                     (sweep,) = sweeps([f"+table={table.name}"], composer, wanted=wanted)
                     earlier = pages[-1].curves if pages else []
-                    pages.append(compare(sweep, own, targets, baseline, shorter=True, earlier=earlier))
+                    pages.append(compare(sweep, own, targets, shorter=True, earlier=earlier))
         measured = [page for page in pages if page.records["measured"].notna().any()]
         if measured:
             yield _joined(paper, measured, remarks or {})

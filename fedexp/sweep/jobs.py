@@ -77,6 +77,11 @@ class Sweep:
     jobs: list[Job]
     scale: str | None
 
+    def check(self) -> None:
+        """Raise the first run's ConfigError if no run can be carried out."""
+        if all(job.refused for job in self.jobs):
+            raise self.jobs[0].refused
+
 
 def by_run(jobs: Iterable[Job]) -> list[tuple[Job, list[Job]]]:
     """Each run once, as the first job with the most rounds among those that share it, and all of these jobs. A refused

@@ -49,8 +49,7 @@ class FedexpSweeper(Sweeper):
         self.busy: list[Job] = []  # runs that other processes are carrying out
         every = sweeps(arguments, say=Composing())
         for each in every:
-            if all(job.refused for job in each.jobs):
-                raise each.jobs[0].refused
+            each.check()
         folder = Path(self.config.hydra.sweep.dir)
         try:
             folder.mkdir(parents=True, exist_ok=True)
