@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST = 5000  # the most characters in a line of a config, and the most brackets in all of it
-_NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds")  # of result.json
+_NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds", "emd")  # of result.json
 
 
 def read(*places: Path) -> list[Recorded]:

@@ -32,15 +32,16 @@ def read_runs(folders: list[Path]) -> pd.DataFrame:
 
 def _row(run: Recorded) -> dict[str, Any]:
     settings, result = run.settings, run.result
+    accuracy, emd = result.get("final_accuracy"), result.get("emd")  # None in a damaged result
     return {
         "run": run, "folder": run.path, "data": run.data,
         "algorithm": run.name("algorithm"), "partition": run.name("partition"),
         "target": settings.get("partition.target"), "beta": settings.get("algorithm.beta"),
         "alpha": settings.get("algorithm.alpha"), "warm_up": bool(result.get("pretraining_epochs")),
         "shares_data": settings.get("algorithm.holdout") is not None,  # for others alpha and beta mean something else
-        "communicates": bool(result["bytes_up"] + result["bytes_down"]),
-        "emd": round(result["emd"], 6),
-        "accuracy": None if result["final_accuracy"] is None else 100 * result["final_accuracy"],
+        "communicates": any(result.get(name) for name in ("bytes_up", "bytes_down")),
+        "emd": None if emd is None else round(emd, 6),
+        "accuracy": None if accuracy is None else 100 * accuracy,
     }  # fmt: skip
 
 

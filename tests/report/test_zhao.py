@@ -295,6 +295,15 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
     }  # fmt: skip
 
 
+def test_a_damaged_result_ends_no_figure(tmp_path):
+    for seed, emd_found in enumerate((0.0, None, "much")):
+        make(tmp_path, emd(1.44, seed), 0.5, seed=seed, result={"emd": emd_found, "bytes_up": emd_found})
+    found = zhao.read_runs([tmp_path])
+    assert found.emd.isna().tolist() == [False, True]  # a run with a text for a number is left out
+    for draw in zhao.figures().values():
+        draw(found)
+
+
 def test_the_command_writes_every_figure_that_the_runs_allow(runs, tmp_path):
     assert carry_out("figures", [str(tmp_path), "--to", str(tmp_path / "figures")]) == 0
     assert {file.stem for file in (tmp_path / "figures").glob("*.png")} == set(zhao.figures())
