@@ -129,7 +129,7 @@ def _read(file: Path, size: int | None, mode: str, max_pixels: int) -> Tensor:
     except ConfigError:
         raise
     except Exception as error:  # decoders raise many kinds
-        reason = f"does not decode as a picture ({error or type(error).__name__})"
+        reason = f"does not decode as a picture ({str(error) or type(error).__name__})"
         raise ConfigError("dataset.root", file, reason) from error
     return found if size is None else resize(found, [size, size], antialias=True)
 

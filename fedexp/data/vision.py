@@ -69,7 +69,7 @@ def _load(
     from torchvision import datasets
 
     below, files = _FILES[kind]
-    folder = Path(root) / below
+    folder = Path(root).expanduser() / below
     parts = ("train", "test") if kind == "SVHN" else (True, False)
     try:
         train, test = (getattr(datasets, kind)(root, part, download=download) for part in parts)
@@ -78,8 +78,8 @@ def _load(
         reason = f"{wrong} {'is damaged' if wrong.exists() else 'is not there'}: " if wrong else ""
         raise ConfigError(
             "dataset.root", root,
-            f"{name} can neither be read there nor downloaded ({reason}{error or type(error).__name__}). Place its "
-            f"files by hand at {folder}/{files}, or pass dataset.root=FOLDER that holds them",
+            f"{name} can neither be read there nor downloaded ({reason}{str(error) or type(error).__name__}). Place "
+            f"its files by hand at {folder}/{files}, or pass dataset.root=FOLDER that holds them",
         ) from error  # fmt: skip
     (train_x, train_y), (test_x, test_y) = (_tensors(name, folder, each) for each in (train, test))
     return Dataset(name, train_x, train_y, test_x, test_y, classes, transform, source=folder)

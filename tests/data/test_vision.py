@@ -88,8 +88,16 @@ def test_the_classes_are_the_data_sets_own(tmp_path):
 def test_an_idx_file_that_is_cut_short_or_zeroed_is_refused(tmp_path, part, damage):
     file = leave_mnist(tmp_path) / f"train-{part}-ubyte"
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ConfigError, match=rf"dataset\.root={tmp_path}: mnist can .*{file} is damaged: .*by hand"):
+    with pytest.raises(ConfigError, match=rf"dataset\.root={tmp_path}: mnist can .*{file} is damaged: \w.*by hand"):
         vision.mnist(str(tmp_path), Transform(), download=False)
+
+
+def test_a_damaged_file_is_found_below_the_users_home_folder(tmp_path, monkeypatch):
+    file = leave_mnist(tmp_path / "there") / "t10k-labels-idx1-ubyte"
+    file.write_bytes(b"")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"{file} is damaged: .*by hand at {file.parent}"):
+        vision.mnist("~/there", Transform(), download=False)
 
 
 def declared(file):
