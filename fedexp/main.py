@@ -126,9 +126,11 @@ def entry(config: DictConfig) -> Any:
 
 
 def _is_dry(words: Sequence[str]) -> bool:
-    """Whether a sweep is to be listed instead of carried out: --dry-run, or --cfg job for several runs."""
+    """Whether a sweep is to be listed instead of carried out: --dry-run, or --cfg job (-c job) for several runs."""
     sweeps = {"-m", "--multirun"} & {*words} or any(word.lstrip("+").startswith("table=") for word in words)
-    return "--dry-run" in words or (bool(sweeps) and any(word.startswith(("--cfg", "-c")) for word in words))
+    others = ("-cd", "-cn", "-cp")  # where Hydra finds configs: these flags begin like -c
+    asked = any(word.startswith(("--cfg", "-c")) and not word.startswith(others) for word in words)
+    return "--dry-run" in words or (bool(sweeps) and asked)
 
 
 def _leave(error: BaseException, config: DictConfig, always: bool) -> None:

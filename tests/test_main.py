@@ -208,11 +208,12 @@ OWN = {
         (["algorithm=mime"], "algorithm=mime: no such option; did you mean mine?"),
     ],
 )
-def test_unknown_keys_of_ones_own_files_are_refused(monkeypatch, capfd, tmp_path, words, said):
+@pytest.mark.parametrize("flag", ["--config-dir", "-cd"])
+def test_unknown_keys_of_ones_own_files_are_refused(monkeypatch, capfd, tmp_path, flag, words, said):
     for name, text in OWN.items():
         (tmp_path / "conf" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "conf" / name).write_text(text)
-    assert run(monkeypatch, tmp_path / "out", f"--config-dir={tmp_path}/conf", *words) == 2
+    assert run(monkeypatch, tmp_path / "out", flag, f"{tmp_path}/conf", *words) == 2
     assert f"fedexp: {said}" in capfd.readouterr().err
 
 
