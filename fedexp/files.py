@@ -44,6 +44,15 @@ def write_in_place(path: Path, fill: Callable[[BinaryIO], object]) -> None:
         os.fsync(file.fileno())
 
 
+def user_cache() -> Path | None:
+    """fedexp's folder in the user's cache folder: $XDG_CACHE_HOME/fedexp, by default ~/.cache/fedexp; None for a user
+    without a home folder."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedexp"
+    except RuntimeError:
+        return None
+
+
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 

@@ -1,7 +1,6 @@
 """A cache of what was computed from a folder of files, kept beside them until the folder changes.
 
-If that folder cannot be written to, as is common for shared data, the cache is kept in the user's cache folder:
-$XDG_CACHE_HOME/fedexp, by default ~/.cache/fedexp.
+If that folder cannot be written to, as is common for shared data, the cache is kept in the user's cache folder.
 """
 
 import glob
@@ -67,9 +66,6 @@ def _clear(place: Path) -> None:
 
 def _elsewhere(cache: Path) -> list[Path]:
     """The same cache in the user's cache folder, named by its path; none for a user without a home folder."""
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return []
+    folder = files.user_cache()
     path = hashlib.blake2b(os.fsencode(cache.absolute()), digest_size=8).hexdigest()
-    return [base / "fedexp" / f"{path}{cache.name}"]
+    return [] if folder is None else [folder / f"{path}{cache.name}"]

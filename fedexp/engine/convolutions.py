@@ -109,9 +109,10 @@ def _chosen(
     if layers:
         with _choices() as known:
             for path, (layer, x) in layers.items():
-                if not isinstance(known.get(name(layer, x)), int):
-                    known[name(layer, x)] = fastest(layer, x)
-                tiles[path] = known[name(layer, x)]
+                case = name(layer, x)
+                if not isinstance(known.get(case), int):
+                    known[case] = fastest(layer, x)
+                tiles[path] = known[case]
     return {path: tile for path, tile in tiles.items() if tile}
 
 
@@ -138,9 +139,12 @@ def _inputs(
 @contextmanager
 def _choices() -> Iterator[dict[str, int]]:
     """Choices by machine and shape, in a file that one process at a time reads and extends."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(root) / "fedexp" / "convolutions.json"
+    folder = files.user_cache()
     known: Any = {}
+    if folder is None:
+        yield known
+        return
+    path = folder / "convolutions.json"
     with ExitStack() as locked:
         with suppress(OSError, ValueError):  # no file yet, or no folder for one: then every run measures
             path.parent.mkdir(parents=True, exist_ok=True)
