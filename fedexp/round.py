@@ -170,7 +170,7 @@ def personal_models(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) 
 def tuned_models(tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> list[Params]:
     """The models of clients `ids` after each has fine-tuned its own as `tuner` does (FedAvg.tuning)."""
     download = algorithm.personal_download(state, ids, ctx)
-    own = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]
+    own = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
     trained = ctx.engine.train(tuner, state["round"], ids, download, {"own": own, "compression": {}})
     return tree.unstack(trained.memory["own"]["model"])
 
@@ -188,6 +188,6 @@ def _models(
     ctx: Context, number: int | None = None,
 ) -> list[Params]:  # fmt: skip
     """`function` of each client's download, memory and result of `inspect`. number: the round, from 0; None: none."""
-    memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)["own"]
-    found = ctx.engine.inspect(algorithm, ids, download, {"own": memory}, number)
+    memory = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
+    found = ctx.engine.inspect(algorithm, ids, download, memory, number)
     return [function(*(tree.take(part, row) for part in (download, memory, found))) for row in range(len(ids))]

@@ -138,7 +138,7 @@ class Curious(FedAvg):
             "memory": lambda: client_rows.take(state["memory"], ids),
             "labels": lambda: ctx.world.label_counts,
             "examples": lambda: ctx.world.prepare(ctx.world.of(0)),
-            "inspection": lambda: ctx.engine.inspect(self, ids, self.download(state, ids, ctx), {"own": {}}),
+            "inspection": lambda: ctx.engine.inspect(self, ids, self.download(state, ids, ctx), {}),
             "training": lambda: ctx.engine.train(self, 0, ids, self.download(state, ids, ctx), {}),
         }[self.what]()
         return super().aggregate(state, ids, uploads, ctx, gen)

@@ -154,7 +154,7 @@ class ChosenByClients(Clustered):
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:
         """Clients choose anew and without their memory: results of earlier rounds do not count here."""
-        found = ctx.engine.inspect(self, ids, self.download(state, ids, ctx), {"own": {}})
+        found = ctx.engine.inspect(self, ids, self.download(state, ids, ctx), {})
         return self.choice(found).cpu()
 
     def assignment(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Tensor:

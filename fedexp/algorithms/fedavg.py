@@ -213,7 +213,7 @@ class FedAvg(Frozen):
 
         The bytes of `download` and of the answers are counted like those of any download and upload.
         """
-        memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)
+        memory = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
         return ctx.engine.survey(question or self, ids, download, memory)
 
     # ---- ONE client; pure functions, which a worker runs as they are and the engine vectorizes

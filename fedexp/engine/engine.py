@@ -124,9 +124,9 @@ class Engine:
     ) -> Tree:
         """What clients `ids` [n] find out without training, leaves [n, ...]. Nothing is counted as exchanged.
 
-        number: of the round in which they take part (from 0); None outside of one.
+        memory: the algorithm's of each; number: of the round in which they take part (from 0); None outside of one.
         """
-        return self.training.inspect_all(algorithm, ids.tolist(), download, memory["own"], number)
+        return self.training.inspect_all(algorithm, ids.tolist(), download, memory, number)
 
     def survey(self, algorithm: Question, ids: Tensor, download: Tree, memory: Tree) -> Tree:
         """The same, asked by the server: what goes down and the answers that come up, leaves [n, ...], are counted."""
