@@ -134,6 +134,11 @@ def columns(*stacks: Stack) -> Iterator[list[Tensor]]:
             yield [part.double() for part in parts]
 
 
+def entries(params: Params) -> int:
+    """How many entries one model has, d."""
+    return sum(leaf.numel() for leaf in params.values())
+
+
 def flat(params: Params) -> Tensor:
     """All entries of one model as one vector [d]."""
     return torch.cat([leaf.flatten() for leaf in params.values()])

@@ -23,5 +23,15 @@ def unpack(packed: Tensor, count: int, width: int) -> Tensor:
     return (bits.flatten()[: count * width].view(count, width).long() << places).sum(1)
 
 
+def pack_signs(numbers: Tensor) -> Tensor:
+    """The signs of numbers [n], one bit each: uint8 [ceil(n / 8)]. The sign of 0 is +1."""
+    return pack((numbers >= 0).long(), 1)
+
+
+def unpack_signs(packed: Tensor, count: int) -> Tensor:
+    """The first `count` signs of those packed by `pack_signs`, each 1 or -1: int64 [count]."""
+    return 2 * unpack(packed, count, 1) - 1
+
+
 def _eight(like: Tensor) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=like.device)

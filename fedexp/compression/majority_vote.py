@@ -29,11 +29,10 @@ class MajorityVote(NoCompression):
     merges = True
 
     def encode(self, update: Params, memory: Tree, key: Tensor) -> tuple[Tree, Tree]:
-        return {"signs": bits.pack((tree.flat(update) >= 0).long(), 1)}, memory
+        return {"signs": bits.pack_signs(tree.flat(update))}, memory
 
     def decode(self, payload: Tree, like: Params) -> Params:
-        size = sum(leaf.numel() for leaf in like.values())
-        votes = 2 * bits.unpack(payload["signs"], size, 1) - 1
+        votes = bits.unpack_signs(payload["signs"], tree.entries(like))
         return tree.split(votes.to(next(iter(like.values()))) * self.step, like)
 
     def merge(self, updates: Stack, weights: Tensor, trained: list[str]) -> Params:

@@ -39,6 +39,5 @@ class Qsgd(Scaled):
         return {"norms": norms, "codes": bits.pack(codes, bits.width(2 * self.levels))}, memory
 
     def decode(self, payload: Tree, like: Params) -> Params:
-        size = sum(leaf.numel() for leaf in like.values())
-        levels = bits.unpack(payload["codes"], size, bits.width(2 * self.levels)) - self.levels
+        levels = bits.unpack(payload["codes"], tree.entries(like), bits.width(2 * self.levels)) - self.levels
         return tree.split(self.of_entries(payload["norms"], like) * levels / self.levels, like)

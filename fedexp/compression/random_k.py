@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from fedexp import randomness, tree
@@ -30,12 +31,12 @@ class RandomK(ErrorFeedback):
         return {"values": values * factor, "seed": seed.int()}
 
     def decode(self, payload: Tree, like: Params) -> Params:
-        values, size = payload["values"], sum(leaf.numel() for leaf in like.values())
+        values, size = payload["values"], tree.entries(like)
         places = self._places(payload["seed"].long(), size)
         return tree.split(values.new_zeros(size).scatter(0, places, values), like)
 
     def _places(self, seed: Tensor, size: int) -> Tensor:
         """The positions of the k largest of `size` random numbers, no two of which are equal: int64 [k]."""
         numbers = randomness.integers(seed, size, _STREAM)
-        order = numbers * size + numbers.new_ones(size).cumsum(0)
+        order = numbers * size + torch.arange(size, device=numbers.device)
         return order.topk(max(1, round(self.share * size))).indices

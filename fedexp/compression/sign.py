@@ -18,9 +18,8 @@ class Sign(ErrorFeedback, Scaled):
     def compress(self, update: Params, key: Tensor) -> Tree:
         flat = tree.flat(update)
         magnitudes = self.scales(flat, update, lambda part: part.abs().mean())
-        return {"magnitudes": magnitudes, "signs": bits.pack((flat >= 0).long(), 1)}
+        return {"magnitudes": magnitudes, "signs": bits.pack_signs(flat)}
 
     def decode(self, payload: Tree, like: Params) -> Params:
-        size = sum(leaf.numel() for leaf in like.values())
-        signs = 2 * bits.unpack(payload["signs"], size, 1) - 1
+        signs = bits.unpack_signs(payload["signs"], tree.entries(like))
         return tree.split(self.of_entries(payload["magnitudes"], like) * signs, like)

@@ -35,7 +35,7 @@ class TopK(ErrorFeedback):
         return {"values": flat[places], "places": places.int() if self.places == "int32" else bits.pack(places, width)}
 
     def decode(self, payload: Tree, like: Params) -> Params:
-        size, values = sum(leaf.numel() for leaf in like.values()), payload["values"]
+        size, values = tree.entries(like), payload["values"]
         if self.places == "bitmap":
             held = bits.unpack(payload["places"], size, 1)
             return tree.split(torch.where(held > 0, values[(held.cumsum(0) - 1).clamp_min(0)], 0.0), like)
