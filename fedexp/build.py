@@ -17,7 +17,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import hints
 from fedexp.config.constructors import PARTS, arguments, of_fedexp
 from fedexp.config.schema import section
-from fedexp.data import Dataset
+from fedexp.data.dataset import Dataset, are_tokens
 from fedexp.engine import Context
 from fedexp.errors import ConfigError, require
 from fedexp.measure import Measure
@@ -147,8 +147,8 @@ def noise_by_client(dataset: Dataset, parts: list[torch.Tensor], noise: float, s
 
     Raises ConfigError where an example belongs to several clients, and so has no deviation of its own, or is of tokens.
     """
-    images = dataset.train_x.dtype == torch.uint8 or dataset.train_x.is_floating_point()
-    require(images, "partition.noise", noise, f"needs numeric inputs, and {dataset.name} has tokens")
+    right = f"needs numeric inputs, and {dataset.name} has tokens"
+    require(not are_tokens(dataset.train_x), "partition.noise", noise, right)
     held = torch.cat(parts)
     require(len(held.unique()) == len(held), "partition.noise", noise, "this partition shares examples between clients")
     require(len(parts) > 1, "partition.noise", noise, "grows from client to client; use at least 2 clients")

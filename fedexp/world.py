@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedexp.data.dataset import Transform
+from fedexp.data.dataset import Transform, are_tokens
 from fedexp.randomness import mix, uniform
 
 
@@ -70,8 +70,8 @@ class World:
 
     @property
     def tokens(self) -> bool:
-        """Whether examples are tokens, whole numbers that stand for something, and not numbers to compute with."""
-        return not (self.x.dtype == torch.uint8 or self.x.is_floating_point())
+        """Whether examples are tokens."""
+        return are_tokens(self.x)
 
     @cached_property
     def starts(self) -> list[int]:

@@ -16,6 +16,11 @@ _TOKENS = (torch.int16, torch.int32, torch.int64)
 _PADDINGS = ("constant", "reflect", "replicate", "circular")
 
 
+def are_tokens(x: Tensor) -> bool:
+    """Whether examples are tokens, whole numbers that stand for something, and not numbers to compute with."""
+    return not (x.dtype == torch.uint8 or x.is_floating_point())
+
+
 @dataclass(frozen=True)
 class Transform:
     """How stored examples become model input, a batch at a time, on the device.
@@ -61,7 +66,7 @@ class Transform:
     def __call__(self, x: Tensor, keys: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Prepare x [n, ...]: augmented if there are keys [n], one per example, otherwise as for testing. Tokens, which
         are integers other than uint8, are only converted to int64."""
-        if not (x.dtype == torch.uint8 or x.is_floating_point()):
+        if are_tokens(x):
             return x.long()
         x = x.to(dtype).div_(255) if x.dtype == torch.uint8 else x.to(dtype)
         if self.augments:
@@ -205,7 +210,7 @@ class Dataset:
             f"train examples are of shape {shape}, test examples of {other}; they must be alike",
         )
         require(
-            self.train_x.dtype not in _TOKENS or self.transform == Transform(), "dataset.transform", self.name,
+            not are_tokens(self.train_x) or self.transform == Transform(), "dataset.transform", self.name,
             "has tokens, of which nothing can be scaled or changed; leave it as it is",
         )  # fmt: skip
         mean, std = self.transform.mean, self.transform.std
