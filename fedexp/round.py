@@ -58,8 +58,7 @@ def begin(algorithm: FedAvg, state: State, ctx: Context) -> State:
     What the algorithm asks or sends all clients as it enters the stage is exchanged here, counted in the first round.
     """
     params = state["params"]
-    crossing = algorithm.shared(params, ctx)
-    trained = {name: crossing[name] for name in ctx.weights if name in crossing}
+    trained = ctx.model.trained(algorithm.shared(params, ctx))
     first = {"own": algorithm.memory(ctx, params), "compression": algorithm.compression.init(trained)}
     whole = {
         "round": 0,
@@ -149,8 +148,7 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
     """Uploads [K, ...] with their updates decoded, and clipped again, since compression may have enlarged them."""
     if "update" not in uploads:
         return uploads
-    crossing = algorithm.shared(state["params"], ctx)
-    like = {name: crossing[name] for name in ctx.weights if name in crossing}
+    like = ctx.model.trained(algorithm.shared(state["params"], ctx))
     needed = algorithm.privacy.download(state["privacy"])
 
     def read(payload: Tree) -> Params:

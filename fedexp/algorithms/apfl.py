@@ -35,7 +35,7 @@ class APFL(FedAvg):
 
     def memory(self, ctx: Context, params: Params) -> Tree:
         return {
-            "weights": {name: params[name] for name in ctx.weights},
+            "weights": ctx.model.trained(params),
             "statistics": {name: leaf for name, leaf in params.items() if name not in ctx.weights},
             "mixing": torch.tensor(self.mixing, dtype=ctx.world.dtype, device=ctx.world.device),
         }

@@ -61,8 +61,7 @@ class Personal(FedAvg):
         return memory["personal"]
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        weights = {name: params[name] for name in model.weights}
-        pull = squared_distance(weights, client.download["model"])
+        pull = squared_distance(model.trained(params), client.download["model"])
         return self.of.loss(model, params, batch, client) + self.of.lam / 2 * pull
 
     def remember(self, params: Params, client: Client) -> Tree:

@@ -197,8 +197,7 @@ class FedAvg(Frozen):
 
     def step(self, state: State, update: Params, cohort: int, ctx: Context) -> State:
         """The State after the server optimizer's step along the mean update of `cohort` clients."""
-        trained = {name: update[name] for name in ctx.weights if name in update}
-        trained = self.privacy.perturb(trained, cohort, state.get("privacy", {}), ctx, state["round"])
+        trained = self.privacy.perturb(ctx.model.trained(update), cohort, state.get("privacy", {}), ctx, state["round"])
         old, rate = state["params"], ctx.local.rate(state["round"])
         before = {name: old[name] for name in trained}
         stepped, optimizer = self.server_optimizer.step(before, trained, state["optimizer"], rate)

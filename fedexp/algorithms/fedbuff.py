@@ -81,7 +81,7 @@ class FedBuff(FedAvg):
 
     def enter(self, state: State, ctx: Context) -> State:
         crossing = self.shared(state["params"], ctx)
-        trained = {name: crossing[name] for name in ctx.weights if name in crossing}
+        trained = ctx.model.trained(crossing)
         key = torch.zeros((), dtype=torch.int64, device=ctx.world.device)
         saved = tree.size_in_bytes(trained) - tree.size_in_bytes(self.compression.encode(trained, {}, key)[0])
         down = tree.size_in_bytes(crossing)

@@ -47,8 +47,7 @@ class FedDyn(FedAvg):
         return {"gradient": zeros(params, ctx)}
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        weights = {name: params[name] for name in model.weights}
-        own = client.memory["gradient"]
+        weights, own = model.trained(params), client.memory["gradient"]
         linear = torch.stack([(own[name] * weights[name]).sum() for name in weights]).sum()
         proximal = self.alpha / 2 * tree.squared_distance(weights, client.start)
         return super().loss(model, params, batch, client) - linear + proximal

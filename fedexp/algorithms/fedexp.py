@@ -46,7 +46,7 @@ class FedExP(FedAvg):
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
         update = uploads["update"]
-        weights = {name: update[name] for name in ctx.weights if name in update}
+        weights = ctx.model.trained(update)
         decayed = ctx.local.rate(state["round"]) / ctx.local.lr
         further = self.extrapolation(weights, self.selection.weights(ids, ctx), decayed)
         scaled = {name: further.to(change) * change for name, change in weights.items()}

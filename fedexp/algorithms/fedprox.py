@@ -19,5 +19,5 @@ class FedProx(FedAvg):
     mu: Annotated[float, AtLeast(0)] = 0.01
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        weights = {name: params[name] for name in model.weights}
-        return super().loss(model, params, batch, client) + self.mu / 2 * squared_distance(weights, client.start)
+        pull = squared_distance(model.trained(params), client.start)
+        return super().loss(model, params, batch, client) + self.mu / 2 * pull

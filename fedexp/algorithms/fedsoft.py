@@ -50,7 +50,7 @@ class FedSoft(ChosenByClients):
         return found["importance"].argmax(-1)
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        weights, distance = {name: params[name] for name in model.weights}, 0.0
+        weights, distance = model.trained(params), 0.0
         for row in range(self.clusters):
             center = tree.take(client.download["model"], row)
             distance = distance + client.found["importance"][row] * tree.squared_distance(weights, center)

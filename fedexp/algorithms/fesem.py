@@ -33,8 +33,7 @@ class FeSEM(Clustered, FedProx):
         assigned = torch.empty(ctx.clients, dtype=torch.int64)
         order = torch.randperm(ctx.clients, generator=generator(ctx.seed, "groups"))
         assigned[order] = torch.arange(ctx.clients) % self.clusters
-        first = {name: params[name] for name in ctx.weights}
-        last = client_rows.new(first, ctx.clients, ctx.world.memory_device)
+        last = client_rows.new(ctx.model.trained(params), ctx.clients, ctx.world.memory_device)
         return {**super().init(ctx, params), "assigned": assigned, "last": last}
 
     def choices(self, state: State, ids: Tensor, ctx: Context) -> Tensor:

@@ -14,7 +14,7 @@ from fedexp.tree import Stack, columns
 
 def divergence(done: Round) -> dict[str, Tensor]:
     """Mean and largest divergence over the cohort: of all trained weights, and of each weight tensor by itself."""
-    models = {name: done.models[name] for name in done.ctx.weights if name in done.models}
+    models = done.ctx.model.trained(done.models)
     if not models:
         return {}
     layers = layer_divergence(models, done.centers)
@@ -37,8 +37,4 @@ def weight_divergence(models: Stack, centers: Stack) -> Tensor:
 
 def layer_divergence(models: Stack, centers: Stack) -> dict[str, Tensor]:
     """The same for each weight tensor by itself (two dimensions or more: no biases, no statistics): float64 [K]."""
-    return {
-        name: weight_divergence({name: model}, centers)
-        for name, model in models.items()
-        if model.dim() > 2 and torch.is_floating_point(model)
-    }
+    return {name: weight_divergence({name: model}, centers) for name, model in models.items() if model.dim() > 2}

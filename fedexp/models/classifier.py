@@ -71,6 +71,10 @@ class Model:
             name: value.detach().clone() for name, value in [*self.net.named_parameters(), *self.net.named_buffers()]
         }
 
+    def trained(self, entries: Params) -> Params:
+        """Those of a model's, an update's or a stack's entries that are trained."""
+        return {name: entries[name] for name in self.weights if name in entries}
+
     def __call__(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
         """Logits [n, C] of prepared examples x [n, ...]."""
         return self._call(params, training, x)
