@@ -96,7 +96,7 @@ def build_context(config: DictConfig, dataset: Dataset) -> Context:
     world = build_world(config, dataset)
     model = build_model(config, world)
     local, hardware = section(config, "local"), section(config, "hardware")
-    vectorized = hardware.engine == "vectorized" or (hardware.engine == "auto" and world.device.type == "cuda")
+    vectorized = hardware.mechanism(world.device) == "vectorized"
     key = "epochs" if local.steps is None else "steps"
     require(
         not vectorized or local.schedule(int(world.sizes.max()))[1] <= _MOST_STEPS, f"local.{key}", getattr(local, key),
@@ -133,9 +133,9 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
     train, held = hold_out(parts, float(holdout), config.seed)
     world = World(
         dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y,
-        torch.cat(train).long(), torch.tensor([len(part) for part in train]),
+        torch.cat(train), torch.tensor([len(part) for part in train]),
         dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
-        torch.cat(held).long(), torch.tensor([len(part) for part in held]),
+        torch.cat(held), torch.tensor([len(part) for part in held]),
         noise=noise_by_client(dataset, parts, noise, config.seed) if noise else None,
     )  # fmt: skip
     return world.to(hardware.torch_device)

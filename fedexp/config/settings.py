@@ -138,6 +138,10 @@ class Hardware:
         )  # fmt: skip
         return torch.device("cuda", launch.local_rank()) if launch.count() > 1 else torch.device("cuda")
 
+    def mechanism(self, device: "torch.device") -> str:
+        """How cohorts train on `device`: by workers or vectorized."""
+        return ("vectorized" if device.type == "cuda" else "workers") if self.engine == "auto" else self.engine
+
     @property
     def memory_device(self) -> "torch.device | None":
         import torch

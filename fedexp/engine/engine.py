@@ -37,7 +37,7 @@ class Engine:
         self.training = LocalTraining(
             model, world, local, seed, hardware.precision, hardware.compile, stopped, recordings
         )  # fmt: skip
-        self.world, self.hardware = world, hardware
+        self.world, self.hardware, self.mechanism = world, hardware, hardware.mechanism(world.device)
         require(
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
             "compiling is for vectorized cohorts, not for workers; add hardware.engine=vectorized",
@@ -149,13 +149,6 @@ class Engine:
         """End the worker processes; a later `train` would start new ones."""
         while self.pools:
             self.pools.pop().close()
-
-    @property
-    def mechanism(self) -> str:
-        """workers or vectorized: chosen by the device unless configured."""
-        if self.hardware.engine != "auto":
-            return self.hardware.engine
-        return "vectorized" if self.world.device.type == "cuda" else "workers"
 
     def _run(self, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree, cohort: int) -> Tree:
         """Train all or some clients of a cohort of `cohort` in this process and its workers."""
