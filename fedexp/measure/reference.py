@@ -25,9 +25,8 @@ class Reference:
 
     def __init__(self, rounds: int, ctx: Context, stopped: Callable[[], bool]) -> None:
         self.rounds, self.state = rounds, State()
-        world, cohort = ctx.world, min(ctx.cohort, ctx.clients)  # centralized training has a single client
-        _, steps = ctx.local.schedule(-(-len(world.rows) // world.clients))  # of a client of mean size
-        local = replace(ctx.local, batch_size=ctx.local.batch_size * cohort, steps=steps)
+        _, steps = ctx.local.schedule(-(-len(ctx.world.rows) // ctx.clients))  # of a client of mean size
+        local = replace(ctx.local, batch_size=ctx.local.batch_size * ctx.cohort, steps=steps)
         self.algorithm = Centralized()
         (stage,) = self.algorithm.stages(replace(ctx, local=local))
         self.ctx = stage.context.ready(stopped)

@@ -77,7 +77,7 @@ class CluSamp(Uniform):
         # Distances between the matrix's rows, not the matrix itself. They are made finite for a diverged run, which
         # ends at its next evaluation.
         links = linkage(pdist(np.nan_to_num(distances)), "ward")
-        mass = [*sizes.tolist()]
+        mass = sizes.tolist()
         for left, right, *_ in links:
             mass.append(mass[int(left)] + mass[int(right)])
         links[:, 2] = np.array(mass[n:], dtype=float) * ctx.cohort
