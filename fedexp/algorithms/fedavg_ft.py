@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import Above, OneOf
-from fedexp.engine import Batch, Client, Examples, Local, Pass
+from fedexp.engine import Batch, Client, Context, Examples, Local, Pass
 from fedexp.errors import require
 from fedexp.models import Model
 from fedexp.tree import Params, Tree
@@ -21,7 +21,8 @@ from fedexp.tree import Params, Tree
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(FedAvg):
     """tuning_epochs: lengths, in epochs over the client's examples. tuning_layers: all, head (the last linear layer) or
-    body (all else). tuning_lr: its learning rate; None: that of the coming round."""
+    body (all else). tuning_lr: its learning rate, which decays by local.lr_decay every round like that of the
+    rounds; None: theirs."""
 
     tuning_epochs: list[int] = field(default_factory=lambda: [1, 5])
     tuning_layers: Annotated[str, OneOf("all", "head", "body")] = "all"
@@ -38,6 +39,13 @@ class FedAvgFT(FedAvg):
     @property
     def needs_head(self) -> bool:  # type: ignore[override]
         return self.tuning_layers != "all"
+
+    def check(self, ctx: Context) -> None:
+        super().check(ctx)
+        require(
+            all(tuner.trains(ctx.model) for tuner in self.tuning().values()),
+            "algorithm.tuning_layers", self.tuning_layers, "this model has no such weights; use all or head",
+        )  # fmt: skip
 
     def tuning(self) -> dict[str, FedAvg]:
         return {f"tuned_{epochs}": FineTuning(of=self, epochs=epochs) for epochs in self.tuning_epochs}

@@ -136,4 +136,7 @@ def test_settings_are_checked():
     for change in ({"tuning_layers": "first"}, {"tuning_lr": 0.0}):
         with pytest.raises(ConfigError, match=rf"algorithm\.{next(iter(change))}="):
             FedAvgFT(**change)
+    world = make_world()
+    with pytest.raises(ConfigError, match=r"^algorithm\.tuning_layers=body: this model has no such weights"):
+        FedAvgFT(tuning_layers="body").check(make_context(make_model("linear", world), world))
     assert build_algorithm(composed("algorithm=fedavg_ft")) == FedAvgFT()
