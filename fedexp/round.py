@@ -117,10 +117,11 @@ def _answers(
     number, trained, up = state["round"], None, 0
     download = _download(algorithm, state, drawn, ctx) if len(drawn) else {}
     down, can_do = tree.size_in_bytes(download), algorithm.system.work(drawn, ctx, number)
-    ids, work = (drawn, None) if can_do is None else (drawn[can_do > 0], can_do[can_do > 0].tolist())
+    ids, work = drawn, None
+    if can_do is not None:
+        able = can_do.nonzero().squeeze(1)
+        ids, work, download = drawn[able], can_do[able].tolist(), tree.choose(download, able)
     if len(ids):
-        if len(ids) < len(drawn):
-            download = _download(algorithm, state, ids, ctx)
         memory = tree.to(client_rows.take(state["memory"], ids), ctx.world.device)
         ctx.engine.use_tiles(state["tiles"])
         trained = ctx.engine.train(algorithm, number, ids, download, memory, work)
