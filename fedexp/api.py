@@ -38,6 +38,7 @@ from fedexp.config.explain import explain
 from fedexp.config.saved import saved
 from fedexp.config.schema import check
 from fedexp.config.words import check_words
+from fedexp.data.dataset import are_tokens
 from fedexp.errors import ConfigError, require
 from fedexp.global_model import GlobalModel
 from fedexp.models import Model
@@ -149,10 +150,9 @@ class Run:
         shape = dataset.transform.shape(stored)
         with torch.random.fork_rng(devices=[]):
             net = construct(self.config.model, shape=shape, classes=dataset.classes)
-        tokens = dataset.train_x.dtype != torch.uint8 and not dataset.train_x.is_floating_point()
-        return GlobalModel(
-            build_algorithm(self.config), Model(net.to(dtype)), params, dataset.transform, stored, tokens
-        )
+        algorithm, model = build_algorithm(self.config), Model(net.to(dtype))
+        tokens = are_tokens(dataset.train_x)
+        return GlobalModel(algorithm, model, params, dataset.transform, stored, tokens)
 
     def __repr__(self) -> str:
         came_to = "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"

@@ -1,6 +1,6 @@
 """FedSAM: a step by hand, statistics and dropout of its two passes, neutral settings, bytes, mechanisms, resume."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ class OnSlope(FedSAM, Slope):
     """FedSAM over the slope."""
 
 
-def one_client(body=None, features=1, **settings):
+def one_client(body=None, features=1, engine="workers", **settings):
     """One example of ones, from weights of 3 and a bias of 1."""
     x = torch.ones(1, 1, 1, features, dtype=torch.float64)
     y = torch.zeros(1, dtype=torch.int64)
@@ -60,7 +60,7 @@ def one_client(body=None, features=1, **settings):
     nn.init.constant_(model.net.head.weight, 3.0)
     nn.init.constant_(model.net.head.bias, 1.0)
     local = Local(**{"steps": 1, "batch_size": 1, "lr": 0.1, "momentum": 0.0, **settings})
-    return make_context(model, world, local, cohort=1)
+    return make_context(model, world, local, cohort=1, engine=engine)
 
 
 def after(algorithm, ctx, count=1):
@@ -71,9 +71,8 @@ def after(algorithm, ctx, count=1):
 @pytest.mark.parametrize("engine", ["workers", "vectorized"])
 def test_a_step_by_hand(engine):
     """g (3, 4), e (.3, .4), g' (3.3, 5.6). SGD goes to (2.7, .6)."""
-    ctx = one_client()
-    ctx = replace(ctx, hardware=replace(ctx.hardware, engine=engine))
-    ctx.engine.hardware = ctx.hardware
+    ctx = one_client(engine=engine)
+    assert ctx.engine.mechanism == engine
     assert after(OnBowl(radius=0.5), ctx) == pytest.approx([2.67, 0.44], abs=1e-12)
     assert after(Bowl(), ctx) == pytest.approx([2.7, 0.6], abs=1e-12)
 
