@@ -26,6 +26,7 @@ from fedexp.config.schema import check, flat
 from fedexp.errors import ConfigError, require
 
 _NUMBER = r"[-+]?[\d._]+([eE][-+]?\d+)?"
+_NEAR = r"\$\{(oc\.select:)?\s*(\.|\$)"  # ${.alpha}, ${${group}.name}
 _ONE_AT_A_TIME = RLock()
 # What initialising Hydra changes, for all threads of the process.
 _STATE: tuple[type, ...] = (GlobalHydra, JobRuntime, VersionBase)
@@ -153,22 +154,22 @@ class Composer:
     def plain(self, words: Sequence[str]) -> dict[str, Any] | None:
         """The config of a command line with all values resolved, as plain ones, made without OmegaConf's objects: a
         sweep of thousands of runs would spend most of its time on them. Only what the words set belongs to this config;
-        all else is shared with others, so nothing in it may be changed. None where other values depend on what the
-        words set, where they set more than single values, or where they compose to no config: __call__ says why.
+        all else is shared with others, so nothing in it may be changed. None where they set more than single values, or
+        compose to no config: __call__ says why.
         """
         choices, values = self._split(words)
         if any(each.is_delete() or "$" in each.input_line for each in values):
             return None
-        if choices not in self._plain:
-            try:
-                self._plain[choices] = _Known(self._base(choices))
-            except Exception:  # there is no config, or it does not resolve without further values
-                self._plain[choices] = None
-        known = self._plain[choices]
+        known = self._known(choices)
+        referred = [each for each in values if known is not None and known.may_refer_to(each)]
+        if referred:
+            known = self._known((*choices, *(each.input_line for each in referred)))
         if known is None:
             return None
         plain = dict(known.plain)
         for override in values:
+            if override in referred:
+                continue
             found = known.value(override)
             if found is None:
                 return None
@@ -179,6 +180,15 @@ class Composer:
                 node = node[name]
             node[last] = value
         return plain
+
+    def _known(self, words: tuple[str, ...]) -> "_Known | None":
+        """What is kept of a command line. None where it has no config, or one that does not resolve by itself."""
+        if words not in self._plain:
+            try:
+                self._plain[words] = _Known(self(words))
+            except Exception:
+                self._plain[words] = None
+        return self._plain[words]
 
     def _split(self, words: Sequence[str]) -> tuple[tuple[str, ...], list[Override]]:
         """The choices of groups, as words, and the overrides of keys."""
@@ -214,23 +224,31 @@ class Composer:
 
 
 class _Known:
-    """A choice of groups without further values, as plain values, and what single values become in it.
+    """A config as plain values, and what single further values become in it.
 
-    words: all words in its interpolations. Raises OmegaConfBaseException where they do not resolve.
+    words: all words in its interpolations; near: those in the ones that refer to a key by its distance from their own,
+    or by a name that is itself a value. Raises OmegaConfBaseException where they do not resolve.
     """
 
     def __init__(self, config: DictConfig) -> None:
         unresolved: Any = OmegaConf.to_container(config)
-        written = [f"{key.rpartition('.')[2]}: {value}" for key, value in flat(unresolved).items()]
-        self.words = {*re.findall(r"\w+", " ".join(line for line in written if "$" in line))}
+        written = [str(value) for value in flat(unresolved).values() if "$" in str(value)]
+        self.words = {*re.findall(r"\w+", " ".join(written))}
+        self.near = {*re.findall(r"\w+", " ".join(filter(re.compile(_NEAR).search, written)))}
         self.plain: Any = OmegaConf.to_container(config, resolve=True)
         self._config = config  # where values are set and read back; what they were before has no effect on that
         self._values: dict[str, tuple[list[str], str, Any] | None] = {}
 
+    def may_refer_to(self, override: Override) -> bool:
+        """Whether an interpolation may refer to the key that an override sets. Of two keys, one within the other, the
+        inner one may be referred to wherever the outer one may."""
+        names = override.key_or_group.split(".")
+        return names[0] in self.words or bool(self.near & {*names})
+
     def value(self, override: Override) -> tuple[list[str], str, Any] | None:
         """The place of the value that an override changes or adds, as its parents and its name, and the value,
-        converted as the schema asks. None where the override sets more than a single value in a group that is there,
-        where an interpolation may refer to the value, or where the override is not possible."""
+        converted as the schema asks. None where the override sets more than a single value in a group that is there, or
+        is not possible."""
         line = override.input_line
         if line not in self._values:
             try:
@@ -244,7 +262,7 @@ class _Known:
         *parents, last = key.split(".")
         nested = isinstance(override.value(), dict) or OmegaConf.is_dict(OmegaConf.select(self._config, key))
         group = OmegaConf.select(self._config, ".".join(parents)) if parents else self._config
-        if nested or not OmegaConf.is_dict(group) or self.words & {*parents, last}:
+        if nested or not OmegaConf.is_dict(group):
             return None
         new = last not in group and not OmegaConf.is_missing(group, last)
         apply(override, self._config)

@@ -50,6 +50,23 @@ def test_single_values_are_plain_ones_of_the_schema_s_types(composer):
     assert composer.plain(["algorithm=fedprox"])["seed"] == 0  # what another command line set is its own
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["partition=dir", "seed=3", "partition.alpha=0.7"], "dir0.7"),
+        (["partition=dir", "partition.alpha=0.7", "local.lr=1", "partition.alpha=3"], "dir3"),
+        (["partition=emd", "partition.name=mine", "partition.target=1.1"], "mine"),
+        (["paper=fedconcat", "dataset=cifar100", "model=resnet50", "+table.name=x", "local.lr=1"], "classes2"),
+    ],
+)
+def test_values_that_others_refer_to_are_in_them(composer, words, name):
+    for _ in range(2):
+        plain = composer.plain([*words, "rounds=7"])
+        assert plain == OmegaConf.to_container(composer([*words, "rounds=7"]), resolve=True)
+        assert plain["partition"]["name"] == name
+        assert composer.plain(words)["rounds"] != 7
+
+
 def test_a_value_that_is_added_is_there_for_its_own_command_line_alone(composer):
     plain = composer.plain(["+dataset.source=own", "seed=3"])
     assert plain == OmegaConf.to_container(composer(["+dataset.source=own", "seed=3"]), resolve=True)
