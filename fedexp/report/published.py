@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import pandas as pd
 
@@ -40,19 +39,30 @@ def lines(table: str) -> pd.DataFrame:
         return pd.read_csv(file, dtype=str, keep_default_na=False)
 
 
+@cache
+def _plain_lines(table: str) -> list[dict[str, str]]:
+    """The same as plain values: a frame would take most of the time of finding a thousand cells."""
+    return [{str(column): text for column, text in line.items()} for line in lines(table).to_dict("records")]
+
+
 def find(table: str, cell: Cell) -> Published:
     """The one printed cell that agrees with `cell.published` in every column named there (for note: its beginning)."""
-    chosen = lines(table)
-    for column, value in cell.published.items():
-        require(column in chosen, "table.published", column, f"is not a column of {table}.csv")
-        texts = chosen[column]
-        chosen = chosen[texts.str.startswith(value) if column == "note" else texts == value]
+    for column in cell.published:
+        require(column in lines(table), "table.published", column, f"is not a column of {table}.csv")
+    chosen = [
+        (index, line) for index, line in enumerate(_plain_lines(table))
+        if all(_agrees(column, line[column], value) for column, value in cell.published.items())
+    ]  # fmt: skip
     if len(chosen) != 1:
         said = ", ".join(f"{column}={value}" for column, value in cell.published.items())
         raise ConfigError("table.published", cell.name, f"{len(chosen)} printed cells have {said}; must be one")
-    line = chosen.iloc[0]
-    return Published(int(chosen.index[0]), _number(line["value"]), _number(line["std"]), line["note"])
+    ((index, line),) = chosen
+    return Published(index, _number(line["value"]), _number(line["std"]), line["note"])
 
 
-def _number(text: Any) -> float | None:
+def _agrees(column: str, text: str, value: str) -> bool:
+    return text.startswith(value) if column == "note" else text == value
+
+
+def _number(text: str) -> float | None:
     return float(text) if text else None
