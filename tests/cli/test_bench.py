@@ -23,21 +23,29 @@ def config(*words):
     return composed(*SMALL, *words)
 
 
+# Ten clients of 28 or 29 examples.
+SMALL_CLIENTS = [*FEW, "dataset.train=287", "partition=iid"]
+
+
 @pytest.mark.parametrize(
     ("words", "examples"),
     [
-        (["local.epochs=2", "local.batch_size=50"], 2 * 1437),
-        (["local.steps=2", "local.batch_size=50"], 2 * 50 * 10),
-        (["local.steps=4", "local.batch_size=50"], 1437 + 50 * 10),  # three steps are an epoch
-        (["local.epochs=2", "local.batch_size=50", "local.drop_last=true"], 2 * 100 * 10),
-        (["local.steps=3", "local.batch_size=50", "local.drop_last=true", "local.lr_decay=0.5"], 150 * 10),
-        (["local.steps=5", "local.max_grad_norm=0.1", "local.weight_decay=0.1"], 50 * 10),
-        (["local.steps=5", "local.optimizer=adam", "local.lr=0.001", "hardware.precision=float64"], 50 * 10),
+        (["local.epochs=2", "local.batch_size=10"], 2 * 287),
+        (["local.steps=2", "local.batch_size=10"], 2 * 10 * 10),
+        (["local.steps=4", "local.batch_size=10"], 287 + 10 * 10),  # three steps are an epoch
+        (["local.epochs=2", "local.batch_size=10", "local.drop_last=true"], 2 * 20 * 10),
+        (["local.steps=3", "local.batch_size=10", "local.drop_last=true", "local.lr_decay=0.5"], 30 * 10),
+        (["local.steps=5", "local.batch_size=4", "local.max_grad_norm=0.1", "local.weight_decay=0.1"], 20 * 10),
+        (
+            ["local.steps=5", "local.batch_size=4", "local.optimizer=adam", "local.lr=0.001",
+             "hardware.precision=float64"],
+            20 * 10,
+        ),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
-)
+)  # fmt: skip
 def test_the_hand_written_loops_do_the_same_work(words, examples):
-    ours = OurLoop(config("hardware.workers=1", *words))
+    ours = OurLoop(config(*SMALL_CLIENTS, "hardware.workers=1", *words))
     ours.enter(0)
     by_hand = [PlainLoop(ours.config, ours.ctx), Floor(ours.config, ours.ctx)]
     before = ours.state["params"]["head.weight"].clone()
@@ -60,7 +68,7 @@ def test_the_plain_loop_works_on_another_device(monkeypatch):
     """Its data lie where the run's do; it ends as it does on the CPU."""
 
     def trained():
-        ours = OurLoop(config(*FEW, "partition=iid", "hardware.engine=vectorized"))
+        ours = OurLoop(config(*SMALL_CLIENTS, "hardware.engine=vectorized"))
         ours.enter(0)
         loop = PlainLoop(ours.config, ours.ctx)
         loop.round()
@@ -127,7 +135,7 @@ def test_the_programs_of_one_run_refuse_a_sweep(capsys, program, words, said):
 
 def test_a_cell_of_a_table_is_one_run():
     """Its words say which table and scale it is of."""
-    words = asked("+table=fedcat_3", "+scale=quick", "tracking=none")[0].jobs[0].words
+    words = asked("+table=fedcat_3", 'table.select="cifar10 dir0.1"', "+scale=quick", "tracking=none")[0].jobs[0].words
     config = checked(*words)
     assert (config.table.name, config.scale.name, config.rounds) == ("fedcat_3", "quick", 5)
 
