@@ -31,11 +31,12 @@ _WITH = {  # of parts
     "full": "clients_per_round=5", "adaptive_clipping": "privacy.noise_multiplier=0.1",
     "devices": "system.dropout=0.3 system.deadline=1.5", "stragglers": "local.steps=2",
 }  # fmt: skip
+_OF_FEDAVG = {"selection": "uniform", "server_optimizer": "sgd"}  # and none of the others: algorithm=fedavg has them
 PARTS = [
     f"{group}={path.stem} {_WITH.get(path.stem, '')}".strip()
     for group in ("selection", "server_optimizer", "compression", "privacy", "system")
-    for path in sorted((CONF / group).glob("*.yaml"))
-]
+    for path in sorted((CONF / group).glob("*.yaml")) if path.stem != _OF_FEDAVG.get(group, "none")
+]  # fmt: skip
 
 
 def words_of(algorithm: str) -> list[str]:

@@ -21,7 +21,7 @@ from fedexp.round import one_round
 MORE = [
     "+dataset.transform={_target_:fedexp.data.Transform,mean:[0.3],std:[0.3],crop:8,pad:1,flip:true}",
     "+measures.received=fedexp.measure.clients.received_accuracy", "evaluate.clients=all", "partition.holdout=0.1",
-    "hardware.engine=vectorized",
+    "hardware.engine=vectorized", "dataset.train=150", "dataset.test=30",
 ]  # fmt: skip
 
 
