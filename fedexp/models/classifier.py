@@ -29,6 +29,8 @@ class Model:
     Inside the engine's training pass the layers are in training mode (batch statistics, dropout); elsewhere, and with
     training=False, in evaluation mode. `weights` names the trained entries; a parameter with requires_grad=False is
     one of the `buffers`. pretrained: the source of the weights below the head; None: they are random.
+
+    Calls raise ValueError for params that lack an entry which they need, or that have others than the model's.
     """
 
     pretrained: str | None = None
@@ -40,6 +42,8 @@ class Model:
         self.buffers = [*frozen_weights, *(name for name, _ in net.named_buffers())]
         places = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
         self.tied = len(places) > len(self.weights) + len(self.buffers)  # looking for tied weights takes time per call
+        self._entries = {*self.weights, *self.buffers}
+        self._below_head = {name for name in self._entries if not name.startswith("head.")}
 
     @property
     def splits(self) -> bool:
@@ -77,16 +81,21 @@ class Model:
 
     def __call__(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
         """Logits [n, C] of prepared examples x [n, ...]."""
-        return self._call(params, training, x)
+        return self._call(params, self._entries, training, x)
 
     def encode(self, params: Params, x: Tensor, training: bool = True) -> Tensor:
-        """Features [n, d]: the encoder's output, which the head reads."""
-        return self._call(params, training, x, "encoder")
+        """Features [n, d]: the encoder's output, which the head reads. `params` may lack the head's entries."""
+        return self._call(params, self._below_head, training, x, "encoder")
 
     def head(self, params: Params, features: Tensor) -> Tensor:
         """Logits [n, C] of features [n, d]. Of `params`, only the head's entries are needed."""
         return nn.functional.linear(features, params["head.weight"], params.get("head.bias"))
 
-    def _call(self, params: Params, training: bool, *arguments: Any) -> Tensor:
+    def _call(self, params: Params, needed: set[str], training: bool, *arguments: Any) -> Tensor:
+        given = params.keys()
+        if not needed <= given <= self._entries:  # PyTorch would take what is missing from the net: its first weights
+            parts = {"lack": needed - given, "have besides": given - self._entries}
+            told = "; ".join(f"they {verb} {', '.join(sorted(names))}" for verb, names in parts.items() if names)
+            raise ValueError(f"a model's params must be its own entries, all of them and no others: {told}")
         with nullcontext() if training else frozen():
             return functional_call(self.net, params, arguments, tie_weights=self.tied)

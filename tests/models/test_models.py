@@ -218,3 +218,18 @@ def test_a_layer_used_twice_is_replaced_at_both_places_and_stays_one():
     with training(None, torch.tensor(1)) as now:
         net(torch.rand(6, 4))
     assert now.statistics.keys() == {"0.running_mean", "0.running_var"}
+
+
+def test_params_that_are_not_the_model_s_own_are_refused():
+    """PyTorch would take what is missing from the net: its first weights, silently. The encoder needs no head."""
+    model = Model(Classifier(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), nn.Linear(3, 2)))
+    params, x = model.params(), torch.ones(2, 1, 4, 4)
+    body = {name: leaf for name, leaf in params.items() if not name.startswith("head.")}
+    assert model.encode(body, x).equal(model.encode(params, x))
+    with pytest.raises(ValueError, match=r"all of them and no others: they lack head\.bias, head\.weight"):
+        model(body, x)
+    with pytest.raises(ValueError, match=r"they lack encoder\.1\.weight"):
+        model.encode({name: leaf for name, leaf in params.items() if name != "encoder.1.weight"}, x)
+    for call in (model, model.encode):
+        with pytest.raises(ValueError, match="they have besides second/head"):
+            call({**params, "second/head": x}, x)
