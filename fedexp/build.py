@@ -1,9 +1,10 @@
 """From a checked config to the objects of a run: data, context, algorithm, measures, reference, tracker."""
 
 import inspect
+import logging
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from fedexp.partition.quantity import thinned
 from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
 from fedexp.world import Noise, World
+
+log = logging.getLogger(__name__)
 
 _MOST_STEPS = 10**6  # local steps of a vectorized round, whose batches are laid out before it begins
 # What a constructor may raise for values that it did not check and cannot work with.
@@ -207,8 +210,17 @@ def _try_out(model: Model, world: World, config: DictConfig) -> None:
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:
-    """The algorithm with its parts."""
-    return construct(config.algorithm, **{part: construct(config[part]) for part in PARTS})
+    """The algorithm with its parts, which are the config's: a default of its class has no effect, and is told."""
+    algorithm: FedAvg = construct(config.algorithm, **{part: construct(config[part]) for part in PARTS})
+    standard = FedAvg().parts
+    for field in fields(algorithm):
+        given, default = algorithm.parts.get(field.name), field.default
+        if given is not None and given == standard[field.name] != default and default is not MISSING:
+            log.warning(
+                "%s has %r for its default %s, and this run has %r: parts are chosen by the config, as in %s=OPTION",
+                type(algorithm).__name__, default, field.name, given, field.name,
+            )  # fmt: skip
+    return algorithm
 
 
 def build_measures(config: DictConfig) -> list[Measure]:
