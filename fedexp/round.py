@@ -10,6 +10,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Context, State, Trained, client_rows
+from fedexp.errors import require
 from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
 from fedexp.tree import Params, Stack, Tree
@@ -42,9 +43,17 @@ class Round:
 
     @cached_property
     def models(self) -> Stack:
-        """The cohort's trained models, as the server knows them [K, ...]: the entries that updates contain."""
-        starts = self.algorithm.starts(self.before, self.ids, self.uploads, self.ctx)
-        return {name: starts[name] + change for name, change in self.uploads["update"].items()}
+        """The cohort's trained models, as the server knows them [K, ...]: the entries that updates contain. Raises
+        ConfigError where the algorithm's `starts` does not fit its updates."""
+        starts, update = self.algorithm.starts(self.before, self.ids, self.uploads, self.ctx), self.uploads["update"]
+        for name, change in update.items():
+            found = list(starts[name].shape) if name in starts else "missing"
+            require(
+                found == list(change.shape), "", "starts",
+                "must return the models from which the updates are taken (by default download's model): "
+                f"{name} is {found}, and in update {list(change.shape)}",
+            )  # fmt: skip
+        return {name: starts[name] + change for name, change in update.items()}
 
     @cached_property
     def centers(self) -> Stack:

@@ -15,6 +15,8 @@ import pandas as pd
 import torch
 from torch import nn
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.server_optimizer.momentum import Momentum
+from fedexp.server_optimizer.sgd import Sgd
 
 
 def net(outputs):
@@ -59,6 +61,21 @@ class Unsavable(FedAvg):
 class UnsavableLater(FedAvg):
     def aggregate(self, state, ids, uploads, ctx, gen):
         return {**super().aggregate(state, ids, uploads, ctx, gen), "seen": [np.zeros(2)]}
+
+@dataclass(frozen=True, kw_only=True)
+class TwoModels(FedAvg):
+    def download(self, state, ids, ctx):
+        model = super().download(state, ids, ctx)["model"]
+        return {"model": {name: torch.stack([leaf, leaf], 1) for name, leaf in model.items()}}
+    def start(self, download, memory, found): return {name: leaf[0] for name, leaf in download["model"].items()}
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(FedAvg):
+    def trains(self, model): return []
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead(FedAvg):
+    server_optimizer: Sgd = Momentum()
 
 @dataclass(frozen=True, kw_only=True)
 class More(FedAvg):
@@ -127,6 +144,28 @@ def test_numbers_of_numpy_and_tensors_are_plain_numbers(monkeypatch, tmp_path):
 
 def own(name, *words):
     return [*FEW, "algorithm=own", f"algorithm._target_=own_code.{name}", *words]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("TwoModels", "starts: must return the models from which the updates are taken (by default download's "),
+        ("Nothing", "trains: must name at least one of the entries that start returns"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["workers", "vectorized"])
+def test_hooks_that_do_not_fit_one_another(monkeypatch, capfd, tmp_path, name, said, engine):
+    assert run(monkeypatch, tmp_path, *own(name, "rounds=1", f"hardware.engine={engine}")) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_part_that_is_a_class_s_default_alone_is_told(monkeypatch, capfd, tmp_path):
+    """The config chooses parts: without this line such a run would silently be another algorithm's."""
+    told = "nesterov=False) for its default server_optimizer, and this run has Sgd(lr=1.0): parts are chosen"
+    assert run(monkeypatch, tmp_path, *own("Ahead", "rounds=1")) == 0
+    assert told in capfd.readouterr().out
+    assert run(monkeypatch, tmp_path, *own("Ahead", "rounds=1", "server_optimizer=momentum")) == 0
+    assert told not in capfd.readouterr().out
 
 
 def test_an_algorithm_s_metrics(monkeypatch, capfd, tmp_path):

@@ -7,6 +7,7 @@ from torch.optim.sgd import sgd
 
 from fedexp import tree
 from fedexp.config.settings import Local
+from fedexp.errors import require
 from fedexp.tree import Params
 
 
@@ -14,10 +15,11 @@ class Optimizer:
     """Updates weights in place and elementwise, so that a Stack steps exactly like each of its models.
 
     fused: needs ordinary dense tensors, as a single client's are. lr: a tensor [] where the step is compiled, because
-    every new number would compile it again.
+    every new number would compile it again. Raises ConfigError where there are no weights.
     """
 
     def __init__(self, weights: list[Tensor], local: Local, lr: float | Tensor, fused: bool) -> None:
+        require(len(weights) > 0, "", "trains", "must name at least one of the entries that start returns")
         self.local, self.lr, self.fused = local, lr, fused
         slots = {"sgd": 1 if local.momentum else 0, "adam": 2}[local.optimizer]
         weights = [_as_it_lies(weight) for weight in weights] if fused else weights
