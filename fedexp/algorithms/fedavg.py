@@ -222,16 +222,20 @@ class FedAvg(Frozen):
         return [Pass(self, local)]
 
     def trains(self, model: Model) -> list[str]:
-        """Names of the entries that the client trains; others can change only as running statistics."""
+        """Names of the entries that the client trains, at least one; others can change only as running statistics."""
         return model.weights
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
         """What the client computes on its own examples before it trains; not vectorized. The result stays with the
-        client, unless `upload` sends it or a survey asked for it."""
+        client, unless `upload` sends it or a survey asked for it. Each of a round's `passes` begins with its own."""
         return {}
 
     def start(self, download: Tree, memory: Tree, found: Tree) -> Params:
-        """The weights from which the client trains. found: the result of `inspect`."""
+        """The weights from which the client trains. found: the result of `inspect`.
+
+        Entries that the model lacks may be among them, such as a second head: `trains` names those that are trained,
+        and `model` is called without them. A name with a slash never meets one of a module.
+        """
         return download["model"]
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
