@@ -1,9 +1,15 @@
 """The confusion matrix as a table and as a picture, and the accuracy of each class."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from torch import Tensor
+
+from fedexp.record.pictures import blank
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def table(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
@@ -19,12 +25,12 @@ def per_class(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(columns, index=class_names).rename_axis("class")
 
 
-def picture(counts: Tensor, class_names: list[str]) -> Figure:
+def picture(counts: Tensor, class_names: list[str]) -> "Figure":
     """Shares of each true class (rows) by predicted class (columns), written in the cells of small matrices."""
     shares = (counts.double() / counts.sum(1, keepdim=True).clamp_min(1)).numpy()
     classes = len(class_names)
     side = min(14, 3 + classes * 0.4)
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    figure = blank(side + 1, side)
     axes = figure.subplots()
     figure.colorbar(axes.imshow(shares, vmin=0, vmax=1, cmap="Blues"), ax=axes)
     axes.set(xlabel="predicted class", ylabel="true class")

@@ -1,13 +1,16 @@
 """The partition as a picture and as a table: clients x classes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+
+from fedexp.record.pictures import blank
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MOST_BUBBLES = 600  # (client, class) pairs; with more, a map of colours is drawn
 _MOST_TICKS = 20
@@ -20,11 +23,13 @@ def table(label_counts: Tensor, class_names: list[str] | None = None) -> pd.Data
     return pd.DataFrame(label_counts.numpy(), columns=columns).rename_axis("client")
 
 
-def picture(label_counts: Tensor, title: str) -> Figure:
+def picture(label_counts: Tensor, title: str) -> "Figure":
     """How many examples of each class each client holds: a bubble for each pair, its area proportional to the number,
     or a map of colours if there are many pairs. title: the figure's title."""
+    from matplotlib.ticker import MaxNLocator
+
     clients, classes = label_counts.shape
-    figure = Figure(figsize=(min(14, 4 + clients * 0.12), min(12, 2.2 + classes * 0.25)), layout="constrained")
+    figure = blank(min(14, 4 + clients * 0.12), min(12, 2.2 + classes * 0.25))
     axes = figure.subplots()
     if clients * classes > _MOST_BUBBLES:
         shown = axes.imshow(
@@ -45,7 +50,7 @@ def picture(label_counts: Tensor, title: str) -> Figure:
     return figure
 
 
-def _bubbles(axes: Axes, label_counts: Tensor) -> None:
+def _bubbles(axes: "Axes", label_counts: Tensor) -> None:
     client, label = label_counts.nonzero(as_tuple=True)
     count, most = label_counts[client, label].numpy(), int(label_counts.max())
     area = _LARGEST / most

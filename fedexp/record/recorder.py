@@ -5,10 +5,9 @@ import math
 import time
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from torch import Tensor, tensor
 
@@ -29,9 +28,12 @@ from fedexp.record.tracker import Tracker
 from fedexp.tree import Params
 from fedexp.world import World
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 log = logging.getLogger(__name__)
 
-Artifacts = dict[str, Figure | pd.DataFrame | dict[str, bytes]]  # the last: a drawn figure
+Artifacts = dict[str, "Figure | pd.DataFrame | dict[str, bytes]"]  # the last: a drawn figure
 _CHECKPOINT = "checkpoint.pt"
 _OWN_FILES = ("metrics", "clients", "partition", "confusion", "class_accuracy", "information")
 _ROOM = "make room, and run the same command again"

@@ -258,11 +258,11 @@ def test_wandb_failing_mid_run_does_not_stop_training(monkeypatch, tmp_path, cap
     assert len(calls) == 3  # left alone after the failure
 
 
-def test_tracking_none_imports_no_wandb(tmp_path):
+def test_a_run_imports_neither_wandb_nor_matplotlib_where_it_needs_neither(tmp_path):
     words = [*FEW, "tracking=none", "rounds=1", "model.hidden=8", "hardware.workers=1", "pictures=false"]
     script = (
         f"import sys; sys.argv = ['fedexp', *{words}, 'output_root=out'];"
-        "from fedexp.main import main; main(); assert 'wandb' not in sys.modules"
+        "from fedexp.main import main; main(); assert not {'wandb', 'matplotlib'} & {*sys.modules}"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
