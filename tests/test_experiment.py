@@ -1,6 +1,7 @@
 """Whole runs: what they leave, idempotence, signals, resume, more and fewer rounds, divergence."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -180,14 +181,19 @@ def test_what_clients_receive_is_what_all_would_use_after_the_round_before(monke
 
 
 @pytest.mark.parametrize("whose", ["all", "participants"])
-def test_clients_accuracies_are_left_in_a_table(monkeypatch, tmp_path, whose):
+def test_clients_accuracies_are_left_in_a_table_and_in_the_result(monkeypatch, tmp_path, capfd, whose):
     """On examples that are held out of training: a fifth of each client's, one at least."""
     words = ["rounds=2", f"evaluate.clients={whose}", "evaluate.on=holdout", "partition.holdout=0.2"]
     assert run(monkeypatch, tmp_path / "out", *words) == 0
+    said = capfd.readouterr().out
     folder = only_folder(tmp_path / "out")
     table, row = pd.read_csv(folder / "clients.csv"), metrics(tmp_path / "out").iloc[-1]
     assert table["round"].tolist() == [2] * (20 if whose == "all" else 4)
     assert row["client_accuracy_mean"] == pytest.approx(table["accuracy"].mean())
+    left = {name: each for name, each in result(tmp_path / "out").items() if name.startswith("client_accuracy")}
+    assert left == {name: row[name] for name in row.index if name.startswith("client_accuracy")}
+    assert len(left) == 5 and f"{left['client_accuracy_worst10']:.2%}" in said
+    assert re.search(rf"client accuracy mean +│ {left['client_accuracy_mean']:.2%}", said)
     weighted = (table["accuracy"] * table["examples"]).sum() / table["examples"].sum()
     assert row["client_accuracy_weighted"] == pytest.approx(weighted)
     trained = pd.read_csv(folder / "partition.csv", index_col="client").sum(axis=1)

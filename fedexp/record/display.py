@@ -63,12 +63,13 @@ class Display:
     def summary(self, title: str, result: dict[str, Any]) -> None:
         """Print the closing table."""
         table = Table(show_header=False)
-        for name in ("status", "rounds", "final_accuracy", "best_accuracy", "best_round", "rounds_to",
+        of_clients = [name for name in result if name.startswith(("client_accuracy_mean", "client_accuracy_worst10"))]
+        for name in ("status", "rounds", "final_accuracy", "best_accuracy", "best_round", *of_clients, "rounds_to",
                      "bytes_up", "bytes_down", "emd", "seconds", "samples_per_second"):  # fmt: skip
             value = result.get(name)
             if value is None or value == {}:
                 continue
-            if name.endswith("accuracy"):
+            if "accuracy" in name:
                 value = f"{value:.2%}"
             elif name.startswith("bytes"):
                 value = megabytes(value)

@@ -233,8 +233,8 @@ class Recorder:
             raise Unsaved(f"could not save result.json in {self.folder.path}; {_ROOM}")
         if status in DONE and result["at_chance"]:
             log.warning(
-                "the final accuracy is no better than chance may give (always the commonest class: %.2f%%): this model "
-                "has not learned, or has collapsed", 100 * chance,
+                "the final accuracy is no better than chance may give (always the commonest class: %.2f%%): the global "
+                "model has not learned, or has collapsed", 100 * chance,
             )  # fmt: skip
         return result
 

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ def last_rounds(rows: list[dict[str, Any]]) -> float:
 
 
 def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
-    """Final and best accuracy, and the first evaluated round that reached each target (None: not reached)."""
+    """Final and best accuracy, the clients' accuracies at the end, where they were evaluated, and the first evaluated
+    round that reached each target (None: not reached)."""
     last = rows[-1] if rows else {}
     best = max(rows, key=lambda row: row["test_accuracy"], default={})
     reached = {str(target): next((row for row in rows if row["test_accuracy"] >= target), {}) for target in targets}
@@ -32,6 +34,7 @@ def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
         "best_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "accuracy_last10": last_rounds(rows) if rows else None,
+        **{name: each for name, each in last.items() if name.startswith("client_accuracy") and isfinite(each)},
         "rounds_to": {target: row.get("round") for target, row in reached.items()},
         **simulated,
         "samples_per_second": last.get("samples_per_second"),
