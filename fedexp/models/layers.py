@@ -133,7 +133,7 @@ class Dropout(nn.modules.dropout._DropoutNd):
             return x
         kept = x.shape[:2] if self.channels else x.shape
         noise = uniform(now.key, torch.Size(kept).numel(), self.stream).view(kept)
-        keep = (noise >= self.p).to(x.dtype) / (1 - self.p)
+        keep = (noise >= self.p).to(x.dtype) / ((1 - self.p) or 1)  # with p = 1 nothing is left to rescale
         return x * keep.view(*kept, *[1] * (x.dim() - len(kept)))
 
 

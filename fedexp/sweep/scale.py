@@ -15,23 +15,27 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedexp.config.compose import word
-from fedexp.errors import ConfigError, nearest
+from fedexp.errors import ConfigError, nearest, require
 
 _KEYS = ("name", "seeds", "dataset", "at_most", "instead", "set")
 
 
 def scaled(config: DictConfig, scale: DictConfig) -> list[str]:
-    """The overrides that shrink one composed config as `scale` says. Raises ConfigError for a key that no scale has."""
+    """The overrides that shrink one composed config as `scale` says. Raises ConfigError for a key that no scale has,
+    and for values of another kind."""
     asked: Any = OmegaConf.to_container(scale, resolve=True)
     for key, value in asked.items():
         if key not in _KEYS:
             raise ConfigError(f"scale.{key}", value, f"no such key; {nearest(str(key), _KEYS)}")
+        groups = key not in ("at_most", "instead", "set") or isinstance(value, dict)
+        require(groups, f"scale.{key}", value, "must be keys with values")
     words = _stand_in(config, asked.get("dataset"))
     for group, options in asked.get("instead", {}).items():
         name = config[group].get("name")
         if name in options:
             words.append(word(group, options[name]))
     for key, most in asked.get("at_most", {}).items():
+        require(isinstance(most, int | float), f"scale.at_most.{key}", most, "must be a number")
         value = OmegaConf.select(config, key, default=most)  # a key that the config lacks needs no limit
         if value is None or value > most:
             words.append(word(key, most))

@@ -168,6 +168,8 @@ def test_pure_dropout_keeps_its_share_and_follows_its_key():
     whole = channels.flatten(2)
     assert ((whole == 0).all(2) | (whole == 2).all(2)).all()
     assert torch.equal(net(x), x)  # outside training: nothing is dropped
+    with training(None, torch.tensor(3)):
+        assert torch.equal(purify(nn.Dropout(1.0))(x), torch.zeros_like(x))
 
 
 def test_layers_without_a_pure_form_are_refused():

@@ -1,9 +1,13 @@
 """Scales shrink what a cell runs on."""
 
+import re
+
+import pytest
 from composing import composed
 
 from fedexp.config.fingerprint import fingerprint
 from fedexp.config.schema import check
+from fedexp.errors import ConfigError
 from fedexp.sweep.scale import scaled
 
 QUICK = composed("+scale=quick").scale
@@ -23,3 +27,17 @@ def test_another_scale_is_another_run():
     mnist = composed("dataset=mnist")
     assert fingerprint(composed("dataset=mnist", "+scale.name=quick")) == fingerprint(mnist)
     assert fingerprint(composed("dataset=mnist", *scaled(mnist, QUICK))) != fingerprint(mnist)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["+scale.at_most=3"], "scale.at_most=3: must be keys with values"),
+        (["+scale.instead=[model]"], "scale.instead=['model']: must be keys with values"),
+        (["+scale.at_most.rounds=few"], "scale.at_most.rounds=few: must be a number"),
+        (["+scale.most=3"], "scale.most=3: no such key"),
+    ],
+)
+def test_a_scale_that_makes_no_sense_is_refused(words, said):
+    with pytest.raises(ConfigError, match="^" + re.escape(said)):
+        scaled(composed(), composed(*words).scale)
