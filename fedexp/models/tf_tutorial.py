@@ -28,12 +28,17 @@ def tf_cnn(shape: tuple[int, ...], classes: int, initialisation: str = "pytorch"
     """
     channels, height, width = shape
     require(min(height, width) >= 8, "model", "tf_cnn", f"needs images of at least 8x8, got {shape}")
-    small = -(-height // 4) * -(-width // 4)
+    half, small = (-(-height // 2), -(-width // 2)), -(-height // 4) * -(-width // 4)
     encoder = nn.Sequential(
-        nn.Conv2d(channels, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True), LocalResponse(),
-        nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), LocalResponse(), nn.MaxPool2d(3, 2, ceil_mode=True),
+        nn.Conv2d(channels, 64, 5, padding=2), nn.ReLU(), _same_pool(height, width), LocalResponse(),
+        nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), LocalResponse(), _same_pool(*half),
         nn.Flatten(), nn.Linear(64 * small, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(),
     )  # fmt: skip
     net = Classifier(encoder, nn.Linear(192, classes))
     initialise(net, initialisation, deviations=[0.05, 0.05, 0.04, 0.04, 1 / 192], biases=[0.0, 0.1, 0.1, 0.1, 0.0])
     return net
+
+
+def _same_pool(height: int, width: int) -> nn.MaxPool2d:
+    """Pool 3/2 of ceil(side / 2), padded like TensorFlow's SAME: an odd side at both ends, an even one at its end."""
+    return nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True)

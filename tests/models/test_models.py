@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedexp.errors import ConfigError
@@ -48,6 +49,21 @@ def test_parameters(build, shape, classes, weights, buffers, width):
     assert model.features == width
     assert model.classes == classes
     assert params["head.weight"].shape == (classes, width)
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (9, 10), (11, 13), (25, 8)])
+def test_tf_cnn_pools_pad_as_tensorflow_s_same(shape):
+    """As many as 2 (ceil(n / 2) - 1) + 3 - n in all, the larger half of them at the end."""
+    encoder = tf_cnn((3, *shape), 10).encoder
+    x = torch.randn(2, 64, *shape)
+    for pool in (layer for layer in encoder if isinstance(layer, nn.MaxPool2d)):
+        more = [2 * (-(-side // 2) - 1) + 3 - side for side in x.shape[2:]]
+        (top, bottom), (left, right) = ((total // 2, total - total // 2) for total in more)
+        padded = F.pad(x, (left, right, top, bottom), value=-torch.inf)
+        x = F.max_pool2d(padded, 3, 2)
+        before = padded[:, :, top : padded.shape[2] - bottom, left : padded.shape[3] - right]
+        assert torch.equal(pool(before), x)
+    assert tf_cnn((3, *shape), 10)(torch.zeros(2, 3, *shape)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("build", [mcmahan_cnn, tf_cnn, simple_cnn, simple_cnn_wide, vgg9, resnet9, resnet18])
