@@ -208,7 +208,9 @@ def _cell(plain: dict[str, Any], row: Line, column: Line) -> Cell:
         published["metric"] = measure.argument
     reference = dict(overrides) if measure.kind == "reduction" else None
     for said in (plain, row.words, column.words):
-        published |= {key: _fill(value, overrides) for key, value in (said.get("published") or {}).items()}
+        printed = said.get("published") or {}
+        require(isinstance(printed, Mapping), "table.published", printed, "must be columns of the printed table's CSV")
+        published |= {key: _fill(value, overrides) for key, value in printed.items()}
         if reference is not None:
             reference |= said.get("reference") or {}
     return Cell(row.label, column.label, overrides, measure, published, reference)

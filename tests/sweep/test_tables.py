@@ -71,6 +71,7 @@ def test_select_keeps_cells_by_name():
         ({"rows": []}, "table.rows"),
         ({"columns": []}, "table.columns"),
         ({"rows": ["mnist"]}, "must be a mapping"),
+        ({"published": 3}, "table.published=3: must be columns of the printed table's CSV"),
         ({"compare": "cells"}, "must be columns or rows"),
         ({"repeats": "local.lr"}, "table.repeats=local.lr: must be one of seed,"),
     ],
