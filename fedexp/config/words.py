@@ -5,11 +5,12 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 
-from fedexp.config.compose import CONF
+from fedexp.config import compose
 from fedexp.errors import ConfigError, nearest, require
 
 PROGRAMS = ("again", "bench", "figures", "partition", "protocol", "report", "roofline", "study")  # of fedexp/cli
@@ -48,13 +49,17 @@ def in_order(words: Sequence[str]) -> list[str]:
 
 
 def of_dry_run(words: Sequence[str]) -> list[str]:
-    """The overrides among a dry run's words. Raises ConfigError for a flag that Hydra does not have, or for another
-    folder of configs, where a dry run does not look."""
+    """The overrides among a dry run's words; a further folder of configs, --config-dir, is one. Raises ConfigError for
+    a flag that Hydra does not have, or for another main config, which a dry run does not read."""
     given = parsed(get_args_parser(), [word for word in words if word != "--dry-run"])
-    for flag in ("config_dir", "config_path", "config_name"):
+    for flag in ("config_path", "config_name"):
         value = getattr(given, flag)
         require(value is None, "--" + flag.replace("_", "-"), value, "does not work with a dry run; leave it out")
-    return list(given.overrides)
+    if given.config_dir is None:
+        return list(given.overrides)
+    folder = Path(given.config_dir)
+    require(folder.is_dir(), "--config-dir", folder, "is not a folder")
+    return [*given.overrides, compose.word("hydra.searchpath", [f"file://{folder.absolute()}"])]
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -78,7 +83,7 @@ def _check_choice(group: str, given: str, option: str) -> None:
     Hydra would show a traceback; and for `~algorithm` and `~hydra/launcher`, since other choices and Hydra itself
     depend on the group.
     """
-    folder = CONF / group.lstrip("~").partition("@")[0]
+    folder = compose.CONF / group.lstrip("~").partition("@")[0]
     known_group = bool(group.lstrip("~")) and os.path.isdir(folder)  # False for a name that no path can have, too
     left_out = group.startswith("~hydra/") or (known_group and group.startswith("~"))
     require(not left_out, group, option, f"cannot be left out; choose an option: {group[1:]}=NAME")

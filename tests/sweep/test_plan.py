@@ -5,7 +5,7 @@ import json
 
 import pytest
 from composing import asked
-from program import run
+from program import SMALL, run
 from recorded import leave_run
 from rich.console import Console
 
@@ -142,12 +142,27 @@ def test_a_dry_run_ends_with_the_exit_code_that_refused_runs_give_the_sweep(monk
         ("~algorithm", "~algorithm=: cannot be left out; choose an option: algorithm=NAME"),
         ("fedavg", "fedavg: must be KEY=VALUE"),
         ("--nosuch", "unrecognized arguments: --nosuch"),
-        ("--config-dir=/tmp", "--config-dir=/tmp: does not work with a dry run; leave it out"),
+        ("--config-dir=/no/where", "--config-dir=/no/where: is not a folder"),
+        ("--config-name=mine", "--config-name=mine: does not work with a dry run; leave it out"),
     ],
 )
 def test_a_dry_run_leaves_out_no_word(monkeypatch, capsys, tmp_path, word, said):
     assert run(monkeypatch, tmp_path, "--dry-run", "-m", "seed=0,1", word) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["-m", "seed=0"], []], ids=["of a sweep", "of a run"])
+def test_a_dry_run_finds_options_in_a_further_folder_as_the_run_does(monkeypatch, capsys, tmp_path, more):
+    folder = tmp_path / "own configs"
+    (folder / "algorithm").mkdir(parents=True)
+    (folder / "algorithm" / "mine.yaml").write_text(
+        "name: mine\n_target_: fedexp.algorithms.fedprox.FedProx\nmu: 0.5\n"
+    )
+    words = [*SMALL, "rounds=1", "algorithm=mine", *more, f"--config-dir={folder}"]
+    monkeypatch.chdir(tmp_path)
+    for dry, said in ((["--dry-run"], "to do: 1"), ([], "mine"), (["--dry-run"], "done: 1")):
+        assert run(monkeypatch, tmp_path / "out", *dry, *words) == 0
+        assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("key", ["nosuch", "rounds"])
