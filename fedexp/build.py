@@ -210,7 +210,8 @@ def _try_out(model: Model, world: World, config: DictConfig) -> None:
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:
-    """The algorithm with its parts, which are the config's: a default of its class has no effect, and is told."""
+    """The algorithm with its parts, which are those of the config. Where its class has a default of its own for a part,
+    and the config has the usual one, a warning says that the class's has no effect."""
     algorithm: FedAvg = construct(config.algorithm, **{part: construct(config[part]) for part in PARTS})
     standard = FedAvg().parts
     for field in fields(algorithm):

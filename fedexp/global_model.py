@@ -20,7 +20,8 @@ class GlobalModel(nn.Module):
     as scaled to [0, 1]. The module scales and normalises examples as the data set's transform does, without
     augmentation. Layers stay in evaluation mode, even after `train`.
 
-    shape: of one example of the data set. tokens: whether its examples are tokens, whose number may then be another.
+    shape: of one example of the data set. tokens: whether its examples are sequences of tokens, which may be given in
+    other lengths.
     """
 
     def __init__(
@@ -42,8 +43,7 @@ class GlobalModel(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Any) -> Tensor:
-        """The logits of examples. Raises ConfigError for what is no tensor of a type and shape that examples can
-        have."""
+        """The logits of examples. Raises ConfigError for anything that has not the type and shape of examples."""
         params = self.params
         weight = next(value for value in params.values() if value.is_floating_point())
         x = self._transform(self._examples(x).to(weight.device), None, weight.dtype)

@@ -56,7 +56,7 @@ class FedCat(FedAvg):
         )  # fmt: skip
         require(
             not self.concatenation or type(self.selection).question is Uniform.question, "selection", self.selection,
-            "evaluates the model that each client would receive, but FedCat's copies pass from client to client; "
+            "compares clients' losses on models that they received, but FedCat's copies pass from client to client; "
             "use selection=uniform",
         )  # fmt: skip
 

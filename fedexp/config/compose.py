@@ -182,7 +182,8 @@ class Composer:
         return plain
 
     def _known(self, words: tuple[str, ...]) -> "_Known | None":
-        """What is kept of a command line. None where it has no config, or one that does not resolve by itself."""
+        """The values of a command line, kept for later ones. None where it has no config, or one that does not resolve
+        by itself."""
         if words not in self._plain:
             try:
                 self._plain[words] = _Known(self(words))
@@ -226,8 +227,8 @@ class Composer:
 class _Known:
     """A config as plain values, and what single further values become in it.
 
-    words: all words in its interpolations; near: those in the ones that refer to a key by its distance from their own,
-    or by a name that is itself a value. Raises OmegaConfBaseException where they do not resolve.
+    words: all words in its interpolations; near: those in relative ones (${.alpha}) and in nested ones (${${group}.x}).
+    Raises OmegaConfBaseException where they do not resolve.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -240,8 +241,8 @@ class _Known:
         self._values: dict[str, tuple[list[str], str, Any] | None] = {}
 
     def may_refer_to(self, override: Override) -> bool:
-        """Whether an interpolation may refer to the key that an override sets. Of two keys, one within the other, the
-        inner one may be referred to wherever the outer one may."""
+        """Whether an interpolation may refer to the key that an override sets: by its whole name, which begins with the
+        name of its group, or from nearby. An interpolation that names a group refers to every key in it."""
         names = override.key_or_group.split(".")
         return names[0] in self.words or bool(self.near & {*names})
 

@@ -58,7 +58,7 @@ def read(*places: Path) -> list[Recorded]:
             continue
         config = {**ADDED, **config}
         if _was_edited(config, result):
-            log.warning("%s: its config.yaml is not the one that its result.json belongs to, but is read", path.parent)
+            log.warning("%s: its config.yaml was changed after the run; it is read as it is now", path.parent)
         lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
         runs.append(Recorded(path.parent, config, result, config["rounds"], LOST if lost else ""))
     return runs

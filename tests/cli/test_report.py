@@ -74,7 +74,7 @@ def test_a_config_that_was_edited_after_its_run_is_said(outputs, changes, said, 
         OmegaConf.update(config, key, value)
     OmegaConf.save(config, path / "config.yaml")
     read(outputs)
-    told = f"{path}: its config.yaml is not the one that its result.json belongs to, but is read"
+    told = f"{path}: its config.yaml was changed after the run; it is read as it is now"
     assert caplog.messages == ([told] if said else [])
 
 
