@@ -89,7 +89,7 @@ class Matcher:
         table.
 
         Runs are read after as many rounds as the jobs ask for, or, with `shorter`, after the rounds that they have if
-        these are fewer. Runs that the jobs ask for come first, whatever their deviation.
+        these are fewer: such runs come last. Runs that the jobs ask for come first otherwise, whatever their deviation.
         """
         job, own = jobs[0], _protocol(jobs[0])
         telling = {*differing(_protocol(peer) for peer in peers if _names(peer) == _names(job))}
@@ -116,8 +116,8 @@ class Matcher:
             for runs in together.values()
         ]  # fmt: skip
         variants.sort(key=lambda variant: (
-            not variant.asked, len(variant.deviation), -self._sharing(variant.deviation), -len(variant.runs),
-            -variant.rounds,
+            variant.is_short, not variant.asked, len(variant.deviation), -self._sharing(variant.deviation),
+            -len(variant.runs), -variant.rounds,
         ))  # fmt: skip
         return variants, incomplete
 
@@ -135,7 +135,8 @@ class Matcher:
     def _after(self, run: Recorded, rounds: int) -> Recorded:
         if self.of_study:
             return run
-        done = run.result.get("rounds", rounds) if self.shorter else rounds
+        goes_on = self.shorter and run.status != Status.DIVERGED  # a diverged run has no more rounds than it has
+        done = run.result.get("rounds", rounds) if goes_on else rounds
         return run.at(min(done, rounds))
 
 

@@ -335,6 +335,28 @@ def test_a_target_that_a_short_run_did_not_reach_ranks_nowhere(tmp_path):
     assert (best, spearman, cells) == ("cadis", NOTHING, "4 of 5")
 
 
+def test_runs_of_all_rounds_are_shown_before_shorter_ones_nearer_to_the_protocol(sweep, tmp_path):
+    """FedCat ran to the end with another learning rate, and for twenty rounds as in the protocol."""
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **{"local.lr": 0.5})
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.1], rounds=20)
+    page = compare(sweep, read(tmp_path), shorter=True)
+    assert entry(page, "fedcat").main == "90.00*"
+    assert record(page, "fedcat").rounds == 1000
+    assert any("left out: 1 run, rounds 20, as in the protocol" in note for note in page.notes)
+
+
+def test_a_diverged_run_counts_among_those_of_all_rounds(sweep, tmp_path):
+    """It ended after twenty rounds and would not go on; without it, the mean would be that of the survivors."""
+    first, second, _ = jobs_of(sweep, "fedcat")
+    leave_run(first, [0.5])
+    leave_run(second, [0.1], status="diverged", rounds=20)
+    for shorter in (False, True):
+        page = compare(sweep, read(tmp_path), shorter=shorter)
+        assert entry(page, "fedcat").main == "30.00 ± 28.28†"
+        assert (record(page, "fedcat").seeds, record(page, "fedcat").deviation) == (2, "")
+        assert "† cifar10 dir0.1 fedcat: 1 of 2 runs diverged." in page.notes
+
+
 def test_a_run_whose_metrics_are_gone_measures_nothing(sweep, tmp_path):
     path = leave_run(jobs_of(sweep, "fedcat")[0], [0.5])
     (path / "metrics.csv").unlink()
