@@ -57,10 +57,11 @@ def own_targets(groups: Sequence[Group], baseline: str | None) -> list[float]:
     given = {float(target) for group in groups for run in group.runs for target in run.config.get("targets") or []}
     if given:
         return sorted(given)
+    chosen = None if baseline is None else _baseline(groups, baseline)
     levels = []
     for peers in by_key(groups, lambda group: group.problem).values():
         best = [(fmean(values), group) for group in peers if (values := _best(group))]
-        told = [value for value, group in best if baseline in group.keys.values()]
+        told = [value for value, group in best if chosen in group.keys.items()]
         ordered = sorted(value for value, _ in best)
         levels += [max(told)] if told else ordered[len(ordered) // 2 :][:1]
     level = math.floor(min(levels, default=0.0) * 20 + 1e-9) / 20
