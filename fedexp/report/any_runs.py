@@ -43,9 +43,11 @@ def compare_runs(
     grids = (crossed(groups, found, name, title) for name, title in _CROSSED.items())
     page.sheets[1:1] = filter(None, grids)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
-    page.notes += [
-        f"{run.path.name}: ended at the accuracy of chance: the model has not learned." for run in runs if run.at_chance
-    ]
+    for run in runs:
+        if run.diverged:
+            page.notes.append(f"{run.path.name}: diverged, and ended with round {run.result.get('rounds')}.")
+        elif run.at_chance:
+            page.notes.append(f"{run.path.name}: ended at the accuracy of chance: the model has not learned.")
     drawn, others = _pictured(groups)
     page.notes += list(_not_pictured(others))
     pictures = [*_curves(groups, drawn), maps.over_two_keys(groups, found), *_partitions(drawn)]

@@ -51,7 +51,7 @@ class Variant:
 
     @property
     def diverged(self) -> int:
-        return sum(run.status == Status.DIVERGED for run in self.runs)
+        return sum(run.diverged for run in self.runs)
 
     def said(self) -> str:
         """The deviation as text, without the number of rounds and the data set's source, which are shown elsewhere."""

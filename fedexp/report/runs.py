@@ -100,6 +100,10 @@ class Recorded:
         return not self.result and (self.path / _STUDY_FILE).exists()
 
     @property
+    def diverged(self) -> bool:
+        return self.complete and self.status == Status.DIVERGED
+
+    @property
     def at_chance(self) -> bool:
         """Whether the run ended with the accuracy of chance."""
         return self.complete and bool(self.result.get("at_chance"))

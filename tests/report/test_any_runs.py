@@ -202,6 +202,15 @@ def test_differences_from_a_baseline_are_paired_by_seed(tmp_path):
         compared(tmp_path, baseline="fedavgg")
 
 
+def test_a_baseline_sets_the_target_however_it_is_named(tmp_path):
+    """Its best is 50 %; that of the group in the middle would be 70 %."""
+    (sweep,) = asked("algorithm=fedavg,fedcat,fedprox", f"output_root={tmp_path}")
+    for job, final in zip(sweep.jobs, (0.5, 0.7, 0.9)):
+        leave_run(job, [final])
+    for baseline in ("fedavg", "algorithm=fedavg"):
+        assert titled(compared(tmp_path, baseline=baseline), "Until 50 % is reached")
+
+
 def test_any_key_can_be_the_baseline(left):
     page = compared(left, baseline="local.lr=0.1")
     assert labels(page, titled(page, "Final accuracy minus that of local.lr=0.1")) == [
@@ -367,6 +376,15 @@ def test_a_model_that_ended_at_chance_is_noted(outputs):
     file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
     (note,) = compared(outputs).notes
     assert note == f"{file.parent.name}: ended at the accuracy of chance: the model has not learned."
+
+
+def test_a_run_that_diverged_is_said_to_have_diverged(outputs):
+    """It may have learned before: that it ended at chance, as diverged models do, says nothing about that."""
+    (sweep,) = asked("algorithm=scaffold", f"output_root={outputs}")
+    file = leave_run(sweep.jobs[0], [0.7, 0.1], status="diverged", rounds=20) / "result.json"
+    file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
+    (note,) = compared(outputs).notes
+    assert note == f"{file.parent.name}: diverged, and ended with round 20."
 
 
 def test_what_is_not_known_is_left_open(outputs):
