@@ -94,3 +94,19 @@ def test_the_readme_s_comparison_is_that_of_the_runs():
     difference = r"fedcat minus fedavg: (\S+) points, 95% interval\s+(\S+) to (\S+)\)"
     points, low, high = re.search(difference, readme).groups()
     assert f"fedcat {points} {low} to {high} no 3" in said
+
+
+def test_the_readme_s_counts_are_those_of_the_papers_pages():
+    """The first table of each of the two papers has all accuracies that were measured in full; others repeat them."""
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    full = near = losses = 0
+    for paper in ("fedconcat", "fedcat"):
+        page = (PUBLISHED / "reports" / paper / f"{paper}.md").read_text()
+        found = re.findall(r"after all rounds of the protocol: (\d+); of these [^:]*: (\d+)\.", page)
+        tables = [(int(measured), int(agreeing)) for measured, agreeing in found]
+        (accuracies, agreeing), cells = tables[0], sum(measured for measured, _ in tables)
+        assert f" {accuracies} accuracies, in {cells} cells | {agreeing} of {accuracies}" in readme
+        full, near = full + cells, near + sum(each for _, each in tables)
+        losses += sum(map(int, re.findall(r"encoders\. (\d+) of \d+ cells measured", page)))
+    said = f"{full + losses} have been measured in full, with one seed: {full} accuracies, {near} of them within 1.5 "
+    assert f"{said}points of the published value or within its published spread, and {losses} losses." in readme
