@@ -9,10 +9,14 @@ run, sweep, load, report and compose are those of fedexp/api.py, which is import
 importing fedexp alone does not import torch.
 """
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+if os.name == "nt":  # signals, forked workers and the lock of a run's folder are those of Linux and macOS
+    raise ImportError("fedexp runs on Linux, not on Windows; install it in the Windows Subsystem for Linux (WSL)")
 
 __version__ = "0.2.0"
 __all__ = ["compose", "load", "report", "run", "sweep"]

@@ -1,6 +1,8 @@
 """The one-way order of fedexp's rooms: no module imports one that stands above it, not even for types."""
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -119,3 +121,12 @@ def _uses(library, nodes):
         elif isinstance(node, ast.ImportFrom):
             names.append(node.module)
     return any(name.split(".")[0] == library for name in names)
+
+
+def test_windows_is_refused_with_what_to_do_instead():
+    """What Windows lacks would otherwise show itself in the middle of a run."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; os.name = 'nt'; import fedexp"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "Windows Subsystem for Linux" in ended.stderr.splitlines()[-1]
