@@ -82,6 +82,8 @@ class FedConcat(FedAvg):
     augmented: bool = False
     feature_map: Annotated[int, AtLeast(0)] = 0
 
+    needs_head = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         shown = self.feature_map

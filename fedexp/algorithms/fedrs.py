@@ -25,6 +25,8 @@ class FedRS(FedAvg):
     alpha: Annotated[float, Within(0, 1)] = 0.5
     scaling: Annotated[str, OneOf("missing", "proportional")] = "missing"
 
+    needs_head = True
+
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
         counts = examples.label_counts.to(examples.world.dtype)
         part = (counts > 0).to(counts) if self.scaling == "missing" else counts / counts.max()

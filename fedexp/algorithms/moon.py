@@ -26,6 +26,8 @@ class Moon(FedAvg):
     mu: Annotated[float, AtLeast(0)] = 5.0
     temperature: Annotated[float, Above(0)] = 0.5
 
+    needs_head = True
+
     def memory(self, ctx: Context, params: Params) -> Tree:
         return {"previous": params, "took_part": torch.zeros((), dtype=ctx.world.dtype, device=ctx.world.device)}
 

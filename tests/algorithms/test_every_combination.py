@@ -1,4 +1,5 @@
-"""Every algorithm with every part: it trains, or it is refused by an error that names the part and says why."""
+"""Every algorithm with every part, and with a model of one piece: it trains, or it is refused by an error that names
+what cannot be combined and says why."""
 
 import pickle
 from itertools import zip_longest
@@ -7,12 +8,14 @@ import pytest
 import torch
 from composing import composed
 from options import CASES
+from torch import nn
 from worlds import make_context, make_model, make_world, run_stages
 
 from fedexp.build import build_algorithm
 from fedexp.config.compose import CONF
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
+from fedexp.models import Model
 
 PARTS = ("selection", "server_optimizer", "compression", "privacy", "system")
 SMALL = {
@@ -74,3 +77,19 @@ def refused_part(config, parts, chosen):
         return part
     assert all(torch.isfinite(leaf).all() for leaf in state["params"].values()), chosen
     return None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_a_model_of_one_piece(name):
+    """Most algorithms do not need a model of an encoder and a head; those that do refuse another before training."""
+    more = [word for start, words in SMALL.items() if name.startswith(start) for word in words]
+    algorithm, world = build_algorithm(composed(f"algorithm={name}", *more)), make_world([20] * 6)
+    model = Model(nn.Sequential(nn.Flatten(), nn.Linear(64, world.classes)).double())
+    local = Local(epochs=1, batch_size=10, lr=0.05, momentum=0.0)
+    ctx = make_context(model, world, local, cohort=2, rounds=2)
+    if algorithm.needs_head:
+        with pytest.raises(ConfigError, match=r"^model=.* encoder"):
+            run_stages(algorithm, ctx)
+    else:
+        state, _ = run_stages(algorithm, ctx)
+        assert all(torch.isfinite(leaf).all() for leaf in state["params"].values())
