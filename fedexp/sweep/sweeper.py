@@ -47,7 +47,9 @@ class FedexpSweeper(Sweeper):
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as fedexp/__main__.py sets it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self.busy: list[Job] = []  # runs that other processes are carrying out
-        every = sweeps(arguments, say=Composing())
+        # Hydra keeps the words about itself back, but further folders of configs have options that these runs choose.
+        folders = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+        every = sweeps([*arguments, *folders], say=Composing())
         for each in every:
             each.check()
         folder = Path(self.config.hydra.sweep.dir)

@@ -222,6 +222,17 @@ def test_a_run_that_fails_as_it_is_asked_to_end_ends_its_sweep_too(tmp_path, mon
     assert error.read_text().rstrip().endswith("RuntimeError: no artifacts today")
 
 
+@pytest.mark.parametrize("flag", ["hydra.searchpath=[file://{}]", "--config-dir={}"])
+def test_options_of_ones_own_folder_are_swept(tmp_path, flag):
+    option = tmp_path / "conf" / "algorithm" / "mine.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text("name: mine\n_target_: fedexp.algorithms.fedprox.FedProx\nmu: 0.5\n")
+    words = [*SMALL, *FEW, "rounds=1", "algorithm=fedavg,mine", flag.format(tmp_path / "conf")]
+    code, said = sweep(tmp_path / "runs", *words)
+    assert code == 0, said
+    assert sorted(path.name.split("-")[3] for path in (tmp_path / "runs").glob("made-*")) == ["fedavg", "mine"]
+
+
 def test_a_table_needs_multirun(tmp_path):
     code, said = carried_out("+table=fedcat_1", *EVERYWHERE, f"output_root={tmp_path}")
     assert code == 2
