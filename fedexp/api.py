@@ -184,7 +184,10 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
     given = _words(words, keys)
     with _explained(given):
         with composing():
-            jobs = [job for each in sweeps(given, Composer()) for job in each.jobs]
+            every = sweeps(given, Composer())
+        for each in every:
+            each.check_program()
+        jobs = [job for each in every for job in each.jobs]
         for job in jobs:
             if job.error is not None:
                 raise job.error

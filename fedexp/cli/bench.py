@@ -218,6 +218,7 @@ def main(words: list[str]) -> None:
     if "composed" in jobs:
         with composing():
             (sweep,) = sweeps(["tracking=none", *words])
+        sweep.check_program()
         if sweep.table is not None or len(sweep.jobs) > 1:
             print_hours(sweep.jobs)
             return

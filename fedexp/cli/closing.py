@@ -38,6 +38,7 @@ def dry_run(words: Sequence[str]) -> None:
     with composing():
         every = sweeps(words, say=Composing())
     for sweep in every:
+        sweep.check_program()
         show(sweep, planned(sweep), console(100))
     for sweep in every:
         sweep.check()

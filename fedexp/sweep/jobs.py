@@ -82,6 +82,11 @@ class Sweep:
         if all(job.refused for job in self.jobs):
             raise self.jobs[0].refused
 
+    def check_program(self) -> None:
+        """Raise ConfigError for a table whose values another program makes: its cells' configs would train as well."""
+        name, program = (self.table.name, self.table.program) if self.table else ("", None)
+        require(program is None, "table", name, f"has a program of its own: python -m {program}")
+
 
 def by_run(jobs: Iterable[Job]) -> list[tuple[Job, list[Job]]]:
     """Each run once, as the first job with the most rounds among those that share it, and all of these jobs. A refused

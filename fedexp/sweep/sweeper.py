@@ -51,6 +51,7 @@ class FedexpSweeper(Sweeper):
         folders = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
         every = sweeps([*arguments, *folders], say=Composing())
         for each in every:
+            each.check_program()
             each.check()
         folder = Path(self.config.hydra.sweep.dir)
         try:
@@ -59,8 +60,6 @@ class FedexpSweeper(Sweeper):
             raise ConfigError("output_root", self.config.output_root, f"cannot be written to ({error})") from error
         for each in every:
             name = each.table.name if each.table else "sweep"
-            program = each.table and each.table.program
-            require(program is None, "table", name, f"has a program of its own: python -m {program}")
             progress = Progress(name if each.scale is None else f"{name} ({each.scale})")
             todo = self._todo(each.jobs, progress)
             in_this_process = self.config.hydra.launcher._target_.endswith(".BasicLauncher")

@@ -134,6 +134,9 @@ def test_a_dry_run_ends_with_the_exit_code_that_refused_runs_give_the_sweep(monk
         assert "clients_per_round=30: must be at most clients=20" in dry.out
         assert run(monkeypatch, tmp_path, *words) == code
     assert "2 of the sweep's runs" not in dry.err and "clients_per_round=30: must be" in dry.err
+    for words in (["--dry-run"], ["-m"]):
+        assert run(monkeypatch, tmp_path, *words, "+table=fedconcat_6") == 2
+        assert "table=fedconcat_6: has a program of its own: python -m fedexp study" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
