@@ -1,8 +1,8 @@
 """FedFA's server momentum (Huang et al., "Fairness and accuracy in horizontal federated learning").
 
-m <- gamma m + (1 - gamma) D, w <- w + D + sign eta m with the clients' learning rate eta of the round. The sign is
--1 in the published code; the paper's is unverified. In the published code clients use the same momentum gamma: set
-local.momentum to it.
+m <- gamma m + (1 - gamma) D, w <- w + lr D + sign eta m with the clients' learning rate eta of the round and the
+server's lr, which is 1 in FedFA. The sign is -1 in the published code; the paper's is unverified. In the published code
+clients use the same momentum gamma: set local.momentum to it.
 """
 
 from dataclasses import dataclass

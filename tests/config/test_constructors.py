@@ -1,15 +1,28 @@
 """What groups name in _target_, and that their keys are what it takes."""
 
+import inspect
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 from composing import composed
+from hydra.utils import get_object
 
 import fedexp
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.config.compose import CONF
+from fedexp.config.constructors import GIVEN, GROUPS, PARTS
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError
+
+
+@pytest.mark.parametrize("group", [*GROUPS, *PARTS, "tracking"])
+def test_an_option_has_every_key_that_its_constructor_takes(group):
+    """So that --help lists it, and it can be given without a +. Stragglers alone leave keys out, as their file says."""
+    for option in sorted({path.stem for path in (CONF / group).glob("*.yaml")} - {"own", "stragglers"}):
+        node = composed(f"{group}={option}")[group]
+        taken = inspect.signature(get_object(node["_target_"])).parameters
+        assert {*taken} - GIVEN.get(group, set()) <= {*node}, option
 
 
 @pytest.mark.parametrize(
