@@ -13,6 +13,7 @@ from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
 from fedexp.engine import Context, State, ranks
+from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import Interrupted, ProcessLost, require
 from fedexp.measure import accuracy
 from fedexp.measure.evaluation import Evaluation
@@ -35,7 +36,7 @@ def run(config: DictConfig) -> dict[str, Any]:
     started several processes, the first one alone writes the run's folder.
     """
     folder, device = RunFolder(config), section(config, "hardware").torch_device
-    with ranks.joined(device), ExitStack() as held, Stop() as stop:
+    with of_a_fresh_process(), ranks.joined(device), ExitStack() as held, Stop() as stop:
         ranks.agreed(lambda: held.enter_context(folder) if launch.is_first() else None)
         found = ranks.from_first(lambda: folder.finished(config.rounds), device)
         try:

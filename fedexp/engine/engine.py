@@ -48,8 +48,8 @@ class Engine:
         # Whether a stack's convolutions may have a form of their own.
         self.stacks = self.mechanism == "vectorized" and world.device.type == "cuda" and find_spec("triton") is not None
         self.at_once = None if hardware.clients_at_once == "auto" else int(hardware.clients_at_once)
-        # These settings hold for the whole process: an earlier engine may have changed them, and PyTorch's default
-        # for convolutions on GPUs is TF32.
+        # These settings hold for the whole process until the run ends (fedexp/engine/torch_settings.py): an earlier
+        # engine may have changed them, and PyTorch's default for convolutions on GPUs is TF32.
         torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
         # Some of cuDNN's algorithms for a convolution's gradient add in an order that changes from call to call.
