@@ -44,6 +44,8 @@ class WorkerPool:
         self, training: LocalTraining, algorithm: ClientFunctions, tasks: list[Task], received: Tree, count: int,
         fewer: bool = False,
     ) -> None:  # fmt: skip
+        if not _may_have_children():
+            raise OSError("this process is a daemon of multiprocessing, which may have no children")
         if not children_can_train():
             raise OSError("it has computed gradients with a GPU in sight, which CUDA_VISIBLE_DEVICES= would hide")
         self.training, self.algorithm = training, algorithm
@@ -150,6 +152,11 @@ class WorkerPool:
                 self.workers[pipe].kill()
 
 
+def _may_have_children() -> bool:
+    """False within multiprocessing.Pool and other daemons, which may start no process."""
+    return not multiprocessing.current_process().daemon
+
+
 def children_can_train() -> bool:
     """Whether forked processes can compute gradients: not if this one has, where PyTorch sees a GPU."""
     if not torch.cuda.device_count():
@@ -163,7 +170,7 @@ def children_can_train() -> bool:
 def in_child(work: Callable[[], Any]) -> Any:
     """What `work()` returns, which computes gradients. A forked process calls it where this process could fork no
     workers after that."""
-    if not torch.cuda.device_count() or not children_can_train():
+    if not torch.cuda.device_count() or not _may_have_children() or not children_can_train():
         return work()
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)

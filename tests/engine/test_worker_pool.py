@@ -166,6 +166,18 @@ def test_of_as_many_workers_as_there_are_cores_fewer_will_do(few_files, files, l
     assert said(caplog, line.split("\\")[0]) == 1
 
 
+def test_a_daemon_which_may_start_no_process_trains_by_itself(monkeypatch, caplog):
+    whole = played(FedAvg(), workers=2)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # as in multiprocessing.Pool
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert gap(whole, played(FedAvg(), workers="auto")) < 1e-5
+    assert said(caplog, "a daemon of multiprocessing, which may have no children") == 1
+    with pytest.raises(ConfigError, match=r"hardware\.workers=2: 2 worker processes cannot be started here \(.*daemon"):
+        played(FedAvg(), workers=2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert worker_pool.in_child(os.getpid) == os.getpid()
+
+
 @pytest.fixture
 def a_gpu_in_sight(monkeypatch):
     """PyTorch says that there is one."""
