@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 
 class Terminal(logging.Handler):
@@ -27,7 +27,7 @@ def log_to_terminal() -> None:
 
 class Lasting:
     """A stream whose loss does not end the program: once it cannot be written to (a closed pipe, a full disk, a
-    terminal that is gone), further output is discarded."""
+    terminal that is gone, a stream that the program has closed), further output is discarded."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,6 +43,8 @@ class Lasting:
         self._try(self._stream.flush)
 
     def _try(self, act: Callable[..., Any], *given: str) -> None:
+        if getattr(self._stream, "closed", False):
+            return
         try:
             act(*given)
         except OSError:
@@ -52,12 +54,16 @@ class Lasting:
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Within the context standard output and error are Lasting."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (each and cast(TextIO, Lasting(each)) for each in before)  # None where it is closed
+    """Within the context standard output and error are Lasting. Of runs in several threads, the first makes them so."""
+    own: dict[str, tuple[TextIO, Lasting]] = {}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)  # None where it is closed
+        if stream is not None and not isinstance(stream, Lasting):
+            own[name] = stream, Lasting(stream)
+            setattr(sys, name, own[name][1])
     try:
         yield
     finally:
-        for each in filter(None, (sys.stdout, sys.stderr)):
-            each.flush()
-        sys.stdout, sys.stderr = before
+        for name, (stream, lasting) in own.items():
+            lasting.flush()
+            setattr(sys, name, stream)

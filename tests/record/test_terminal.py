@@ -1,5 +1,6 @@
 """A terminal that is gone ends nothing."""
 
+import io
 import os
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 from fedexp.record.terminal import lasting_output
 
 
-@pytest.mark.parametrize("kind", ["full", "closed pipe", "closed"])
+@pytest.mark.parametrize("kind", ["full", "closed pipe", "closed by the program", "closed"])
 def test_what_nobody_can_be_told_ends_nothing(monkeypatch, kind):
     if kind == "full":
         lost = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w", buffering=1)
@@ -16,6 +17,9 @@ def test_what_nobody_can_be_told_ends_nothing(monkeypatch, kind):
         ours, theirs = os.pipe()
         os.close(ours)
         lost = os.fdopen(theirs, "w", buffering=1)
+    elif kind == "closed by the program":
+        lost = io.StringIO()
+        lost.close()
     else:
         lost = None
     monkeypatch.setattr(sys, "stdout", lost)
@@ -32,3 +36,16 @@ def test_what_can_be_told_is_told(capsys):
         print("one")
         assert not sys.stdout.isatty()
     assert capsys.readouterr().out == "one\n"
+
+
+def test_output_is_guarded_once_for_runs_in_several_threads(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    first, second = lasting_output(), lasting_output()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    sys.stdout.close()
+    with pytest.raises(ValueError, match="closed file"):  # it is the stream itself again
+        print("x")
