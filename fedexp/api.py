@@ -19,7 +19,7 @@ import pickle
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -39,11 +39,12 @@ from fedexp.config.saved import saved
 from fedexp.config.schema import check
 from fedexp.config.words import check_words
 from fedexp.data.dataset import are_tokens
+from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import ConfigError, require
 from fedexp.global_model import GlobalModel
 from fedexp.models import Model
 from fedexp.record.folder import RunFolder
-from fedexp.record.terminal import log_to_terminal
+from fedexp.record.terminal import lasting_output, log_to_terminal
 from fedexp.report.any_runs import compare_runs
 from fedexp.report.folders import read
 from fedexp.report.page import Page
@@ -66,7 +67,7 @@ class Run:
     """
 
     folder: Path
-    found: Mapping[str, Any] | None = None
+    found: Mapping[str, Any] | None = field(default=None, hash=False)  # a dict has no hash
 
     @cached_property
     def config(self) -> DictConfig:
@@ -138,6 +139,7 @@ class Run:
             return pd.read_csv(file, index_col="class")
 
     @cached_property
+    @of_a_fresh_process()
     def model(self) -> GlobalModel:
         """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is read for its shape.
         Raises ConfigError where the folder has the model of a later round than this result."""
@@ -155,8 +157,12 @@ class Run:
         return GlobalModel(algorithm, model, params, dataset.transform, stored, tokens)
 
     def __repr__(self) -> str:
+        try:
+            result = self.result
+        except ConfigError as error:  # of a run that is still going, too: a notebook shows what `load` returns
+            return f"Run({self.folder}: {error.right})"
         came_to = "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"
-        return f"Run({self.folder}: {self.result['status']}, {self.result['rounds']} rounds, {came_to})"
+        return f"Run({self.folder}: {result['status']}, {result['rounds']} rounds, {came_to})"
 
 
 def compose(*words: str, **keys: Any) -> DictConfig:
@@ -199,7 +205,7 @@ def load(folder: str | Path) -> Run:
     """A run from its folder. Raises ConfigError where there is none."""
     found = _path("folder", folder)
     require((found / "config.yaml").is_file(), "folder", folder, "holds no run: there is no config.yaml")
-    return Run(found)
+    return Run(found.absolute())
 
 
 def report(
@@ -240,10 +246,11 @@ def _fractions(targets: Any) -> list[float] | None:
         raise ConfigError("targets", targets, "must be a fraction, or a list of them: [0.7, 0.8]") from error
 
 
+@lasting_output()
 def _carry_out(config: DictConfig) -> Run:
     log_to_terminal()
     result = experiment.run(config)
-    return Run(RunFolder(config).path, result)
+    return Run(RunFolder(config).path.absolute(), result)  # the caller may change the working directory
 
 
 @contextmanager

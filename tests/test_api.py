@@ -1,16 +1,20 @@
 """fedexp from Python: what a run, a sweep and a report give, and what they refuse."""
 
 import json
+import os
 import re
 import shutil
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from program import SMALL
+from omegaconf import OmegaConf
+from program import FEW, SMALL
 
 import fedexp
 from fedexp.errors import ConfigError
@@ -97,6 +101,8 @@ def test_composing_trains_nothing(tmp_path):
         (lambda root: fedexp.compose(privacy=None), "privacy=null: names no option; known: adaptive_clipping, "),
         (lambda root: fedexp.compose("algorithm=3"), "algorithm=3: names no option; known: apfl, "),
         (lambda root: fedexp.compose(output_root="a\nb"), "contains '\\n'; a setting cannot contain control"),
+        (lambda root: fedexp.compose(targets=np.array([0.1, 0.2])), "targets=[0.1 0.2]: is of the type ndarray; "),
+        (lambda root: fedexp.compose(seed=torch.tensor(3)), "seed=tensor(3): is of the type Tensor; give a number, a"),
         (lambda root: fedexp.compose(rounds=0), "rounds=0: must be at least 1"),
         (lambda root: fedexp.compose("seed=0,1"), "seed=0,1: asks for several runs"),
         (lambda root: fedexp.sweep("algorithm=fedprox algorithm.muu=1,2"), "algorithm.muu=1: no such key"),
@@ -166,6 +172,47 @@ def test_metrics_without_rows_or_with_other_rows_are_said(done, tmp_path):
         (moved / "metrics.csv").write_text("\n".join([header, *rows]))
         with pytest.raises(ConfigError, match=r"has no metrics\.csv that can be read"):
             _ = fedexp.load(moved).model
+
+
+def test_paths_and_configs_and_numbers_of_numpy_are_values(tmp_path):
+    for place in (tmp_path / "a b=c,d", Path("~/data")):
+        assert fedexp.compose(output_root=place).output_root == str(place)
+    local, targets = OmegaConf.create({"lr": 0.5, "epochs": 2}), OmegaConf.create([0.5])
+    config = fedexp.compose(local=local, targets=targets, seed=np.int64(3), hardware__device=torch.device("cpu"))
+    assert (config.local.lr, config.local.epochs, config.targets, config.seed) == (0.5, 2, [0.5], 3)
+
+
+def test_a_run_is_found_from_another_working_directory(done, tmp_path, monkeypatch):
+    monkeypatch.chdir(done.folder.parent.parent)
+    words, root = [WORDS, "algorithm=fedprox local.lr=0.02 evaluate.clients=all", MORE], done.folder.parent.name
+    found, loaded = fedexp.run(*words, output_root=root), fedexp.load(f"{root}/{done.folder.name}")
+    monkeypatch.chdir(tmp_path)
+    assert found == done and len({found, done}) == 1
+    pd.testing.assert_frame_equal(found.metrics, loaded.metrics)
+
+
+def test_a_run_that_has_no_result_yet_can_be_shown(done, tmp_path):
+    going = shutil.copytree(done.folder, tmp_path / "going")
+    (going / "result.json").unlink()
+    assert repr(fedexp.load(going)).startswith(f"Run({going}: has no result.json that can be read (")
+
+
+def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path, monkeypatch):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(theirs, "w", buffering=1))
+    assert fedexp.run(WORDS, *FEW, rounds=1, output_root=tmp_path).result["status"] == "finished"
+    sys.stdout.close()
+
+
+def test_the_model_is_that_of_the_run_whatever_the_program_has_set(done):
+    pictures = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    logits = fedexp.load(done.folder).model(pictures)
+    torch.set_default_device("meta")
+    try:
+        assert torch.equal(fedexp.load(done.folder).model(pictures), logits)
+    finally:
+        torch.set_default_device(None)
 
 
 def test_the_package_says_what_it_offers():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from os import PathLike
 from threading import RLock
 from typing import Any
 
@@ -91,8 +92,13 @@ def lists(words: Sequence[str]) -> list[str]:
 
 
 def word(key: str, value: Any) -> str:
-    """An override as one word of a command line, quoted as Hydra's grammar needs."""
-    return f"{key}={_text(value)}"
+    """An override as one word of a command line, quoted as Hydra's grammar needs. Raises ConfigError for an object
+    whose text is no value: an array or a tensor would be read as something else."""
+    try:
+        return f"{key}={_text(value)}"
+    except TypeError as error:
+        right = f"is {error}; give a number, a text, a path, or a list or dict of these"
+        raise ConfigError(key, value, right) from None
 
 
 def _text(value: Any) -> str:
@@ -100,13 +106,16 @@ def _text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) or OmegaConf.is_list(value):
         return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, dict):
+    if isinstance(value, dict) or OmegaConf.is_dict(value):
         return f"{{{','.join(f'{key}:{_text(each)}' for key, each in value.items())}}}"
-    if isinstance(value, str) and not re.fullmatch(r"[\w.-]+", value, re.ASCII):
-        return QuotedString(value, Quote.single).with_quotes()
-    return str(value)
+    text = str(value)
+    if isinstance(value, str | PathLike) and not re.fullmatch(r"[\w.-]+", text, re.ASCII):
+        return QuotedString(text, Quote.single).with_quotes()
+    if not isinstance(value, str | PathLike | range) and not re.fullmatch(r"[\w.:+-]+", text, re.ASCII):
+        raise TypeError(f"of the type {type(value).__name__}")
+    return text
 
 
 class Composer:
