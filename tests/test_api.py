@@ -205,14 +205,16 @@ def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path, monkeypatch):
     sys.stdout.close()
 
 
-def test_the_model_is_that_of_the_run_whatever_the_program_has_set(done):
+def test_the_model_is_that_of_the_run_whatever_the_program_has_set(tmp_path):
+    made = fedexp.run(WORDS, *FEW, rounds=1, output_root=tmp_path).folder
     pictures = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
-    logits = fedexp.load(done.folder).model(pictures)
+    logits = fedexp.load(made).model(pictures)
     torch.set_default_device("meta")
     try:
-        assert torch.equal(fedexp.load(done.folder).model(pictures), logits)
+        model = fedexp.load(made).model
     finally:
         torch.set_default_device(None)
+    assert torch.equal(model(pictures), logits)
 
 
 def test_the_package_says_what_it_offers():
