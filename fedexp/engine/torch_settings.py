@@ -68,7 +68,7 @@ def _settings() -> list[_Setting]:
     backends: Any = torch.backends
     found = [
         _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        _Setting(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, True),
+        _attribute(backends.mkldnn, "enabled", True),
         _attribute(backends.cudnn, "deterministic", False),
         _attribute(backends.cudnn, "benchmark", False),
         _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
@@ -76,9 +76,9 @@ def _settings() -> list[_Setting]:
     ]
     if hasattr(backends, "fp32_precision"):
         mkldnn, cudnn = backends.mkldnn, backends.cudnn
-        owners = (backends, backends.cuda.matmul, cudnn, cudnn.conv, cudnn.rnn,
-                  mkldnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)  # fmt: skip
+        owners = (backends, backends.cuda.matmul, cudnn, mkldnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
         found += [_attribute(owner, "fp32_precision", "none") for owner in owners]
+        found += [_attribute(owner, "fp32_precision", "tf32") for owner in (cudnn.conv, cudnn.rnn)]
     return found
 
 

@@ -1,5 +1,7 @@
 """Whatever a program has set in PyTorch, a run computes as in a fresh process, and leaves it set."""
 
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
@@ -35,6 +37,15 @@ def put_back():
     torch.set_grad_enabled(True)
     for write, value in before:
         write(value)
+
+
+def test_what_is_fresh_is_what_a_new_process_has():
+    """Where the two interfaces disagreed, PyTorch would refuse to compute on a GPU."""
+    code = "from fedexp.engine.torch_settings import _settings; print([each.read() for each in _settings()])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert told == str([each.fresh for each in _settings()])
+    with of_a_fresh_process():
+        assert told == str([each.read() for each in _settings()])
 
 
 def _newer_interface():
@@ -74,7 +85,7 @@ def test_a_run_gives_the_same_bits_and_leaves_all_as_it_was(monkeypatch, tmp_pat
     config = checked(*WORDS, f"output_root={tmp_path}/notebook", "hardware.precision=tf32")
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), ExitStack() as held:
         torch.set_default_dtype(torch.float64)
-        torch._C._set_mkldnn_enabled(False)
+        torch.backends.mkldnn.enabled = False
         held.enter_context(torch.device("meta"))
         before = state()
         experiment.run(config)
