@@ -188,7 +188,7 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
     the others are not begun."""
     log_to_terminal()
     given = _words(words, keys)
-    with _explained(given):
+    with _values_are_words(keys), _explained(given):
         with composing():
             every = sweeps(given, Composer())
         for each in every:
@@ -263,6 +263,19 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
         setting, _, right = line.partition(": ")
         key, _, value = setting.partition("=")
         raise ConfigError(key, value, right) from error
+
+
+@contextmanager
+def _values_are_words(keys: Mapping[str, Any]) -> Iterator[None]:
+    """A list given as an argument is one value; where it is refused, say how several values are given."""
+    try:
+        yield
+    except ConfigError as error:
+        value = keys.get(error.key.replace(".", "__"))
+        if not isinstance(value, list | tuple) and not (isinstance(value, str) and "," in value):
+            raise
+        swept = f"several values to sweep over are given in a string: fedexp.sweep('{error.key}=A,B')"
+        raise ConfigError(error.key, error.value, f"{error.right}; {swept}") from error
 
 
 def _words(words: Sequence[str], keys: dict[str, Any]) -> list[str]:

@@ -107,6 +107,7 @@ def test_composing_trains_nothing(tmp_path):
         (lambda root: fedexp.compose("seed=0,1"), "seed=0,1: asks for several runs"),
         (lambda root: fedexp.sweep("algorithm=fedprox algorithm.muu=1,2"), "algorithm.muu=1: no such key"),
         (lambda root: fedexp.sweep("rounds=3,0", output_root=str(root)), "rounds=0: must be at least 1"),
+        (lambda root: fedexp.sweep(seed=[0, 1], output_root=str(root)), "given in a string: fedexp.sweep('seed=A,B')"),
         (lambda root: fedexp.sweep("+table=fedconcat_6", output_root=str(root)), "table=fedconcat_6: has a program of"),
         (lambda root: fedexp.load(root), "holds no run: there is no config.yaml"),
         (lambda root: fedexp.report(root), "no runs there"),

@@ -115,6 +115,9 @@ BAD = [
         ["repot: must be KEY=VALUE, or, as the first word, the name of a program; did you mean report?"],
     ),
     (["lr=0.1"], ["lr=0.1: no such key; did you mean ", "local.lr?"]),
+    (["local={lrr: 0.1}"], ["local.lrr=0.1: no such key; did you mean lr?"]),
+    (["local={lr: high}"], ["local.lr=high: Value 'high'", "could not be converted to Float"]),
+    (["measures.mine=x.y"], ["measures.mine=x.y: no such key; ", "for one of your own: +measures.mine=x.y"]),
     (
         ["algorithm=own", "algorithm._target_=fedexp.algorithms.fedprox.FedProx", "algorithm.pull=1"],
         ["algorithm.pull=1: no such key; known: _target_, name; for one of your own: +algorithm.pull=1"],

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig, composing, deepest
@@ -62,15 +63,16 @@ def explain(error: Exception, words: Sequence[str]) -> str:
         chosen = group not in ("table", "scale") and any(re.match(rf"\+table=|{group}=.*,", one) for one in words)
         if group in groups and chosen:
             return f"{given}: each run of the sweep chooses its {group}; to set the key in all of them: ++{given}"
-        own = f"; for one of your own: +{given}" if f"{group}=own" in overrides else ""
-        return f"{given}: no such key; {elsewhere(name)}{nearest_key(name, keys)}{own}"
+        return _unknown(name, value, keys, overrides)
     key = re.search(r"full_key: (\S+)", detail)
     file = re.match(r"In '(.+?)': ConfigKeyError", detail)
     if key and file:
         return f"{key[1]}: no such key, in {file[1]}.yaml; {nearest_key(key[1], keys)}"
     if key:
-        named = {_name(word): _value(word) for word in overrides}
-        return f"{key[1]}={shown(named.get(key[1], ''))}: {detail.splitlines()[0]}"
+        given = _given(key[1], overrides)
+        if isinstance(deepest(error), ConfigKeyError | ConfigAttributeError):
+            return _unknown(key[1], given, keys, overrides)
+        return f"{key[1]}={shown(given)}: {detail.splitlines()[0]}"
     said = " ".join(detail.split())
     about, _, _ = said.partition(", possible interpolation keys:")  # Hydra then lists every group
     if any(_name(word) in about for word in overrides):
@@ -134,6 +136,28 @@ def _known_keys(overrides: list[str], groups: set[str]) -> list[str]:
             return key_names(OmegaConf.to_container(compose("config", overrides=choices)))
     except HydraException:
         return []
+
+
+def _unknown(key: str, value: Any, keys: list[str], overrides: list[str]) -> str:
+    """The message for a key that the config does not have."""
+    group, given = key.partition(".")[0], f"{key}={shown(value)}"
+    own = f"; for one of your own: +{given}" if group == "measures" or f"{group}=own" in overrides else ""
+    return f"{given}: no such key; {elsewhere(key)}{nearest_key(key, keys)}{own}"
+
+
+def _given(key: str, overrides: list[str]) -> Any:
+    """The value that the words give a key, perhaps within a dict; empty where they give none."""
+    for word in reversed(overrides):
+        name = _name(word)
+        if name == key:
+            return _value(word)
+        if key.startswith(f"{name}."):
+            inside = OverridesParser.create().parse_override(word).value()
+            for part in key.removeprefix(f"{name}.").split("."):
+                inside = inside.get(part) if isinstance(inside, dict) else None
+            if inside is not None:
+                return inside
+    return ""
 
 
 def _name(word: str) -> str:
