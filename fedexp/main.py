@@ -31,7 +31,7 @@ from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, r
 from fedexp.record.folder import RunFolder
 from fedexp.record.result import value
 from fedexp.record.terminal import lasting_output
-from fedexp.sweep.sweeper import FedexpSweeper  # which conf/hydra/sweeper names
+from fedexp.sweep.sweeper import FedexpSweeper, register
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ def main() -> None:
 def _hydra(words: list[str]) -> None:
     """Hand the words to Hydra. Raises NoConfig for any error before a run or a sweep has begun."""
     sys.argv[1:] = in_order(words)
+    register()
     try:
         with _mode_as_said(words), fewer_maps():
             entry()

@@ -153,5 +153,7 @@ def _say(error: BaseException) -> str:
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
 
 
-# Hydra instantiates only plugins whose name begins with hydra_plugins.
-Plugins.instance().class_name_to_class["hydra_plugins.fedexp.Sweep"] = FedexpSweeper
+def register() -> None:
+    """Make the sweeper known to Hydra, which instantiates only plugins whose name begins with hydra_plugins. A sweep
+    whose launcher carries out runs in this process, as joblib does on one core, makes Hydra forget it."""
+    Plugins.instance().class_name_to_class["hydra_plugins.fedexp.Sweep"] = FedexpSweeper

@@ -128,6 +128,14 @@ def test_other_launchers_give_the_same_results(whole, tmp_path, launcher):
     assert {name: serial[name] for name in found} == found
 
 
+def test_a_launcher_that_works_in_this_process_does_not_lose_the_sweeper(tmp_path):
+    """As joblib does on a machine with one core: Hydra then looks for its plugins anew."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    for seed, launcher in enumerate((["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"], [])):
+        code, said = sweep(tmp_path, *SMALL, *FEW, "rounds=1", f"seed={seed},2", *launcher)
+        assert code == 0, said
+
+
 def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
     words = ["algorithm=fedavg,nothing", "partition=iid,dir", "clients=4,2000", "clients_per_round=2", "rounds=1"]
     words += ["partition.name=x", "local.epochs=1"]
