@@ -28,7 +28,8 @@ _before: list[Callable[[], None]] = []  # what restores them
 
 @contextmanager
 def of_a_fresh_process() -> Iterator[None]:
-    """Within this context all settings of this process and of this thread are those of a fresh process."""
+    """Within this context the settings of `_settings`, gradients, inference mode, autocast and the default device are
+    those of a fresh process."""
     with ExitStack() as held:
         held.enter_context(_whole_process())
         held.enter_context(torch.inference_mode(False))
