@@ -46,7 +46,7 @@ class FedCat(FedAvg):
     def check(self, ctx: Context) -> None:
         super().check(ctx)
         require(
-            not self.grouping or self.selection == Uniform(), "selection", self.selection,
+            not self.grouping or type(self.selection) is Uniform, "selection", type(self.selection).__name__,
             "FedCat draws devices from groups of its own; leave selection=uniform, or set algorithm.grouping=false",
         )  # fmt: skip
         require(
@@ -55,7 +55,8 @@ class FedCat(FedAvg):
             "algorithm.concatenation=false",
         )  # fmt: skip
         require(
-            not self.concatenation or type(self.selection).question is Uniform.question, "selection", self.selection,
+            not self.concatenation or type(self.selection).question is Uniform.question,
+            "selection", type(self.selection).__name__,
             "compares clients' losses on models that they received, but FedCat's copies pass from client to client; "
             "use selection=uniform",
         )  # fmt: skip

@@ -27,6 +27,7 @@ from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
 from fedexp.round import first_models, one_round, personal_models
 from fedexp.selection.full import Full
+from fedexp.selection.uniform import Uniform
 from fedexp.server_optimizer.momentum import Momentum
 
 LOCAL = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0)
@@ -211,6 +212,19 @@ def test_resumes(settings):
     assert_resumes(FedCat(**settings), "norm", count=5)
 
 
+def test_groups_allow_a_plain_mean():
+    """selection.merge says how updates are weighted, not who is drawn: here clients of 4 and 12 examples, one a group.
+    In a whole cycle each copy visits both, so that the weights are equal in any case."""
+    ctx, equal = context([4, 12], 2), Uniform(merge="equal")
+    FedCat(selection=equal).check(ctx)
+    assert gap(rounds(FedCat(selection=equal), ctx, 2)[-1].after, {"params": merged_by_hand(ctx)}) < 1e-12
+    merged = FedCat(selection=equal, concatenation=False)
+    merged.check(ctx)
+    (done,) = rounds(merged, ctx, 1)
+    assert gap({"params": tree.mean(done.models, torch.ones(2))}, done.after) < 1e-12
+    assert gap(rounds(FedCat(concatenation=False), ctx, 1)[0].after, done.after) > 1e-6  # weighted by examples
+
+
 def test_what_would_break_its_groups_or_its_copies_is_refused():
     @dataclass(frozen=True)
     class Noise(NoPrivacy):
@@ -218,7 +232,7 @@ def test_what_would_break_its_groups_or_its_copies_is_refused():
 
     ctx = context([4] * 3, 3)
     FedCat(selection=Full(), grouping=False).check(ctx)
-    with pytest.raises(ConfigError, match=r"^selection=.*grouping=false"):
+    with pytest.raises(ConfigError, match=r"^selection=Full: .*grouping=false"):
         FedCat(selection=Full()).check(ctx)
     for switch in ("grouping", "concatenation"):
         with pytest.raises(ConfigError, match=r"^privacy=.*privacy=none"):
