@@ -10,8 +10,6 @@ from fedexp.algorithms.partially_shared import PartiallyShared
 from fedexp.engine import Context
 from fedexp.errors import require
 from fedexp.models import Model
-from fedexp.selection.full import Full
-from fedexp.selection.uniform import Uniform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +21,12 @@ class LocalOnly(PartiallyShared):
         why = "has nothing to work on where clients exchange nothing"
         self.check_standard(why, "server_optimizer", "compression", "privacy")
         require(
-            self.selection.ordinary and type(self.selection) in (Uniform, Full),
-            "selection", type(self.selection).__name__,
-            "depends on what clients send, and they send nothing; use selection=uniform or full, with merge=examples",
+            self.selection.sampling is not None, "selection", type(self.selection).__name__,
+            "depends on what clients send, and they send nothing; use selection=uniform, full or poisson",
+        )  # fmt: skip
+        require(
+            self.selection.ordinary, "selection.merge", self.selection.merge,
+            "has nothing to weigh where clients exchange nothing; use examples",
         )  # fmt: skip
 
     def private(self, model: Model) -> set[str]:

@@ -24,6 +24,7 @@ from fedexp.measure.clients import evaluate
 from fedexp.measure.divergence import divergence
 from fedexp.round import personal_models
 from fedexp.selection.clusamp import CluSamp
+from fedexp.selection.poisson import Poisson
 from fedexp.selection.uniform import Uniform
 from fedexp.server_optimizer.sgd import Sgd
 
@@ -95,5 +96,15 @@ def test_parts_that_would_have_nothing_to_do_are_refused(part):
     world = make_world()
     ctx = make_context(make_model("cnn", world), world, LOCAL, cohort=2)
     LocalOnly(selection=Uniform()).check(ctx)
-    with pytest.raises(ConfigError, match=f"^{next(iter(part))}="):
+    with pytest.raises(ConfigError, match=rf"^{next(iter(part))}(\.merge)?="):
         LocalOnly(**part).check(ctx)
+
+
+def test_clients_may_be_drawn_in_any_way_that_depends_on_chance_alone():
+    world = make_world()
+    ctx = make_context(make_model("cnn", world), world, LOCAL, cohort=2)
+    LocalOnly(selection=Poisson()).check(ctx)
+    done = rounds(LocalOnly(selection=Poisson()), ctx, 4)
+    assert {len(each.ids) for each in done} != {2}
+    with pytest.raises(ConfigError, match=r"^selection\.merge=equal: has nothing to weigh"):
+        LocalOnly(selection=Uniform(merge="equal")).check(ctx)
