@@ -4,6 +4,7 @@ from torch import nn
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.images import image_shape
 
 
 def kws_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
@@ -11,7 +12,7 @@ def kws_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
 
     No padding, no BatchNorm, no dropout. 1x50x10 and 10 classes: 68,980 parameters; as many for 49 frames.
     """
-    channels, frames, coefficients = shape
+    channels, frames, coefficients = image_shape(shape, "kws_cnn", 1)
     time, frequency = (frames - 9 - 10) // 2 + 1, coefficients - 6
     require(min(time, frequency) >= 1, "model", "kws_cnn", f"needs at least 19 frames of 7 features, got {shape}")
     encoder = nn.Sequential(

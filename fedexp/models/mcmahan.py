@@ -4,6 +4,7 @@ from torch import nn
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.images import image_shape
 from fedexp.models.initial import initialise
 
 
@@ -14,8 +15,7 @@ def mcmahan_cnn(shape: tuple[int, ...], classes: int, hidden: int = 512, initial
     hidden layer's input. Pooling comes before ReLU: the same function, on a quarter of the entries.
     initialisation=tensorflow: deviations and biases of 0.1 everywhere, as TensorFlow's MNIST tutorial.
     """
-    channels, height, width = shape
-    require(min(height, width) >= 4, "model", "mcmahan_cnn", f"needs images of at least 4x4, got {shape}")
+    channels, height, width = image_shape(shape, "mcmahan_cnn", 4)
     require(hidden >= 1, "model.hidden", hidden, "must be at least 1")
     encoder = nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),

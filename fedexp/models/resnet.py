@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.images import image_shape
 
 
 def resnet9(shape: tuple[int, ...], classes: int, dropout: float = 0.2) -> Classifier:
@@ -11,8 +12,7 @@ def resnet9(shape: tuple[int, ...], classes: int, dropout: float = 0.2) -> Class
 
     3x32x32 and 10 classes: 1,647,242 parameters and 2,240 buffers. The features are those after dropout.
     """
-    channels, height, width = shape
-    require(min(height, width) >= 32, "model", "resnet9", f"needs images of at least 32x32, got {shape}")
+    channels, height, width = image_shape(shape, "resnet9", 32)
     require(0 <= dropout < 1, "model.dropout", dropout, "must be in [0, 1)")
     encoder = nn.Sequential(
         _convolution(channels, 32), _convolution(32, 64, pool=True), _Residual(64),
@@ -51,12 +51,13 @@ def _torchvision(name: str, shape: tuple[int, ...], classes: int, stem: str) -> 
     from torchvision import models
 
     require(stem in ("cifar", "imagenet"), "model.stem", stem, "must be cifar or imagenet")
+    channels, _, _ = image_shape(shape, name, 1)
     net = models.get_model(name, weights=None)
     if stem == "cifar":
-        net.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+        net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
         net.maxpool = nn.Identity()
     else:
-        require(shape[0] == 3, "model.stem", stem, f"is for images of three colours, not of shape {shape}")
+        require(channels == 3, "model.stem", stem, f"is for images of three colours, not of shape {shape}")
     head = nn.Linear(net.fc.in_features, classes)
     net.fc = nn.Identity()
     return Classifier(net, head)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.images import image_shape
 
 
 def simple_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
@@ -12,7 +13,7 @@ def simple_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
 
     3x32x32 and 10 classes: 62,006 parameters; 1x28x28: 44,426.
     """
-    return Classifier(_encoder(shape), nn.Linear(84, classes))
+    return Classifier(_encoder(shape, "simple_cnn"), nn.Linear(84, classes))
 
 
 def simple_cnn_wide(shape: tuple[int, ...], classes: int, width: int = 5) -> Classifier:
@@ -20,7 +21,8 @@ def simple_cnn_wide(shape: tuple[int, ...], classes: int, width: int = 5) -> Cla
     the size of FedConcat's concatenated model (its appendix D.4). 3x32x32, 10 classes, 5: 309,990 parameters.
     """
     require(width >= 1, "model.width", width, "must be at least 1")
-    return Classifier(_SideBySide([_encoder(shape) for _ in range(width)]), nn.Linear(84 * width, classes))
+    encoders = [_encoder(shape, "simple_cnn_wide") for _ in range(width)]
+    return Classifier(_SideBySide(encoders), nn.Linear(84 * width, classes))
 
 
 class _SideBySide(nn.ModuleList):
@@ -28,10 +30,9 @@ class _SideBySide(nn.ModuleList):
         return torch.cat([encoder(x) for encoder in self], 1)
 
 
-def _encoder(shape: tuple[int, ...]) -> nn.Sequential:
-    channels, height, width = shape
+def _encoder(shape: tuple[int, ...], model: str) -> nn.Sequential:
+    channels, height, width = image_shape(shape, model, 16)
     sides = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
-    require(min(sides) >= 1, "model", "simple_cnn", f"needs images of at least 16x16, got {shape}")
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),

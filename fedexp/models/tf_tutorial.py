@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.images import image_shape
 from fedexp.models.initial import initialise
 
 
@@ -26,8 +26,7 @@ def tf_cnn(shape: tuple[int, ...], classes: int, initialisation: str = "pytorch"
     Pools pad as TensorFlow's SAME. 3x24x24 and 10 classes: 1,068,298 parameters; 3x32x32: 1,756,426.
     initialisation=tensorflow: deviations 0.05 (convolutions), 0.04 and 1 / 192 (head), biases 0 (first, head) and 0.1.
     """
-    channels, height, width = shape
-    require(min(height, width) >= 8, "model", "tf_cnn", f"needs images of at least 8x8, got {shape}")
+    channels, height, width = image_shape(shape, "tf_cnn", 8)
     half, small = (-(-height // 2), -(-width // 2)), -(-height // 4) * -(-width // 4)
     encoder = nn.Sequential(
         nn.Conv2d(channels, 64, 5, padding=2), nn.ReLU(), _same_pool(height, width), LocalResponse(),

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from fedexp.errors import require
 from fedexp.models.classifier import Classifier
+from fedexp.models.images import image_shape
 
 
 def vgg9(shape: tuple[int, ...], classes: int) -> Classifier:
@@ -11,8 +11,7 @@ def vgg9(shape: tuple[int, ...], classes: int) -> Classifier:
 
     3x32x32 and 10 classes: 3,491,530 parameters (first fc 4096 to 512); 1x28x28: 4,015,754 (2304 to 1024).
     """
-    channels, height, width = shape
-    require(min(height, width) >= 8, "model", "vgg9", f"needs images of at least 8x8, got {shape}")
+    channels, height, width = image_shape(shape, "vgg9", 8)
     flat = 256 * (height // 8) * (width // 8)
     hidden = 1024 if channels == 1 else 512  # NIID-Bench's widths for its grey and its colour data sets
     encoder = nn.Sequential(

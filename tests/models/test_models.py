@@ -77,11 +77,26 @@ def test_logits_are_the_head_of_the_features(build):
 
 @pytest.mark.parametrize(
     ("build", "shape"),
-    [(mcmahan_cnn, (1, 3, 3)), (simple_cnn, (1, 8, 8)), (tf_cnn, (3, 4, 4)), (vgg9, (3, 7, 7)), (resnet9, (3, 28, 28))],
+    [
+        (mcmahan_cnn, (1, 3, 3)),
+        (simple_cnn, (1, 8, 8)),
+        (simple_cnn_wide, (1, 15, 20)),
+        (tf_cnn, (3, 4, 4)),
+        (vgg9, (3, 7, 7)),
+        (resnet9, (3, 28, 28)),
+    ],
 )
 def test_too_small_images_are_refused(build, shape):
-    with pytest.raises(ConfigError, match="needs images of at least"):
+    with pytest.raises(ConfigError, match=rf"^model={build.__name__}: needs images of at least"):
         build(shape, 10)
+
+
+@pytest.mark.parametrize(
+    "build", [mcmahan_cnn, simple_cnn, simple_cnn_wide, tf_cnn, vgg9, kws_cnn, resnet9, resnet18, resnet50]
+)
+def test_models_of_images_refuse_tokens(build):
+    with pytest.raises(ConfigError, match=rf"^model={build.__name__}: needs images, not .*\(12,\); model=lstm"):
+        build((12,), 10)
 
 
 @pytest.mark.parametrize(
