@@ -153,7 +153,8 @@ def noise_by_client(dataset: Dataset, parts: list[torch.Tensor], noise: float, s
     right = f"needs numeric inputs, and {dataset.name} has tokens"
     require(not are_tokens(dataset.train_x), "partition.noise", noise, right)
     held = torch.cat(parts)
-    require(len(held.unique()) == len(held), "partition.noise", noise, "this partition shares examples between clients")
+    right = "this partition shares examples between clients; use another partition, or 0"
+    require(len(held.unique()) == len(held), "partition.noise", noise, right)
     require(len(parts) > 1, "partition.noise", noise, "grows from client to client; use at least 2 clients")
     deviation = torch.zeros(len(dataset.train_y))
     for client, part in enumerate(parts):

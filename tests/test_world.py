@@ -166,7 +166,7 @@ def test_no_noise_leaves_everything_as_it_was():
 
 def test_noise_that_has_no_owner_is_refused():
     dataset = make_dataset([0, 1, 2, 0])
-    with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: this partition shares examples between clients"):
+    with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: this partition shares examples .*; use another"):
         noise_by_client(dataset, [torch.tensor([0, 1]), torch.tensor([1, 2])], 0.1, 0)
     with pytest.raises(ConfigError, match=r"partition\.noise=0\.1: grows from client to client"):
         noise_by_client(dataset, [torch.tensor([0, 1])], 0.1, 0)

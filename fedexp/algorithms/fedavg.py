@@ -8,7 +8,7 @@ Sizes: N clients, K in a cohort, C classes, B batch size. Params: one model by n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -67,6 +67,12 @@ class FedAvg(Frozen):
     def check(self, ctx: Context) -> None:
         """Raise ConfigError for settings that cannot work in this world with this model."""
         self.selection.check(ctx)
+        by_examples = replace(self.selection, merge="examples").ordinary
+        require(
+            self.selection.ordinary or not self.own_weights or not by_examples,
+            "selection.merge", self.selection.merge,
+            f"{type(self).__name__} weighs updates in a way of its own; use examples",
+        )  # fmt: skip
         require(
             self.selection.ordinary or not self.own_weights, "selection", type(self.selection).__name__,
             f"weighs updates in its own way, and so does {type(self).__name__}; "
@@ -116,7 +122,8 @@ class FedAvg(Frozen):
         )  # fmt: skip
         require(
             self.system.reliable or not self.needs_all, "system", chosen,
-            f"{name} needs an answer from every client that is drawn: {self.needs_all}; use devices that do not fail",
+            f"{name} needs an answer from every client that is drawn: {self.needs_all}; use a system without failures, "
+            "stragglers, a deadline and wait_for",
         )  # fmt: skip
         self.system.check(ctx)
 

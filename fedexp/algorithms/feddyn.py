@@ -35,10 +35,9 @@ class FedDyn(FedAvg):
 
     def check(self, ctx: Context) -> None:
         super().check(ctx)
-        require(
-            self.server_optimizer == Sgd(), "server_optimizer", self.server_optimizer,
-            "FedDyn makes the server's step itself, to mean - h / alpha; use sgd with lr 1",
-        )  # fmt: skip
+        chosen, right = self.server_optimizer, "FedDyn makes the server's step itself, to mean - h / alpha; use"
+        require(type(chosen) is Sgd, "server_optimizer", type(chosen).__name__, f"{right} server_optimizer=sgd")
+        require(chosen.lr == 1, "server_optimizer.lr", chosen.lr, f"{right} 1")
 
     def init(self, ctx: Context, params: Params) -> State:
         return {**super().init(ctx, params), "h": zeros(params, ctx)}

@@ -22,6 +22,8 @@ from fedexp.engine import Local, client_rows
 from fedexp.errors import ConfigError
 from fedexp.selection.clusamp import CluSamp
 from fedexp.selection.full import Full
+from fedexp.selection.power_of_choice import PowerOfChoice
+from fedexp.selection.uniform import Uniform
 from fedexp.server_optimizer.fedfa import FedFAMomentum
 
 ONE_EPOCH = Local(epochs=1, batch_size=8, lr=0.1)
@@ -161,3 +163,7 @@ def test_a_selection_with_weights_of_its_own_is_refused():
     ctx = make_context(make_model("linear", world), world)
     with pytest.raises(ConfigError, match=r"selection=CluSamp: .*use selection=uniform or full"):
         FedFA(selection=CluSamp()).check(ctx)
+    FedFA(selection=PowerOfChoice()).check(ctx)
+    for selection in (Uniform(merge="equal"), PowerOfChoice(merge="equal")):  # the weights alone are the matter
+        with pytest.raises(ConfigError, match=r"^selection\.merge=equal: FedFA weighs .*use examples"):
+            FedFA(selection=selection).check(ctx)
