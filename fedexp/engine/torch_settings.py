@@ -37,7 +37,9 @@ def of_a_fresh_process() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 held.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":  # only then, since it makes every call a little slower
+        # Only then, since it makes every call a little slower. After set_default_device(None), torch.get_default_device
+        # of PyTorch 2.7 and earlier raises an AttributeError.
+        if torch.empty(0).device.type != "cpu":
             held.enter_context(torch.device("cpu"))
         yield
 
