@@ -161,10 +161,10 @@ def test_a_place_that_cannot_be_read_is_said(monkeypatch, capfd, tmp_path, flags
 
 def test_what_a_constructor_raises_is_kept_as_the_cause():
     with pytest.raises(
-        ConfigError, match=r"model=mcmahan_cnn: cannot be built .*ValueError.*mcmahan\.py:\d+"
+        ConfigError, match=r"model=mcmahan_cnn: cannot be built .*RuntimeError.*linear\.py:\d+"
     ) as caught:
-        construct(composed("model=mcmahan_cnn").model, shape=(64,), classes=10)
-    assert isinstance(caught.value.__cause__, ValueError)
+        construct(composed("model=mcmahan_cnn").model, shape=(1, 28, 28), classes=-1)
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_no_gpu_is_said(monkeypatch, capfd, tmp_path):

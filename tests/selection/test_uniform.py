@@ -41,7 +41,7 @@ def test_the_plain_mean_of_clients_of_unequal_size():
 
 @pytest.mark.parametrize("algorithm", [Cadis, FedFA, FedDyn])
 def test_algorithms_that_weigh_updates_themselves_refuse_another_way(algorithm):
-    with pytest.raises(ConfigError, match=r"^selection=.*merge=examples"):
+    with pytest.raises(ConfigError, match=r"^selection\.merge=equal: .*use examples$"):
         algorithm(selection=Uniform(merge="equal")).check(context())
 
 
