@@ -123,7 +123,7 @@ class FedAvg(Frozen):
         require(
             self.system.reliable or not self.needs_all, "system", chosen,
             f"{name} needs an answer from every client that is drawn: {self.needs_all}; use a system without failures, "
-            "stragglers, a deadline and wait_for",
+            "stragglers, a deadline or wait_for",
         )  # fmt: skip
         self.system.check(ctx)
 

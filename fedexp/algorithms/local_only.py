@@ -25,7 +25,7 @@ class LocalOnly(PartiallyShared):
             "depends on what clients send, and they send nothing; use selection=uniform, full or poisson",
         )  # fmt: skip
         require(
-            self.selection.ordinary, "selection.merge", self.selection.merge,
+            self.selection.merge == "examples", "selection.merge", self.selection.merge,
             "has nothing to weigh where clients exchange nothing; use examples",
         )  # fmt: skip
 

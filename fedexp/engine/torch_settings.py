@@ -37,8 +37,8 @@ def of_a_fresh_process() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 held.enter_context(torch.autocast(kind, enabled=False))
-        # Only then, since it makes every call a little slower. After set_default_device(None), torch.get_default_device
-        # of PyTorch 2.7 and earlier raises an AttributeError.
+        # Set only where it is needed, since it makes every call a little slower. It is not read by
+        # torch.get_default_device, which raises an AttributeError after set_default_device(None) in PyTorch up to 2.7.
         if torch.empty(0).device.type != "cpu":
             held.enter_context(torch.device("cpu"))
         yield

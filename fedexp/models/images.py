@@ -5,7 +5,7 @@ from fedexp.errors import require
 
 def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int, int, int]:
     """Channels, height and width of the images that the model named `model` takes. Raises ConfigError for examples that
-    are no images, and for images with a side of fewer than `smallest` pixels."""
+    are not images, and for images with a side of fewer than `smallest` pixels."""
     require(len(shape) == 3, "model", model, f"needs images, not examples of shape {shape}; model=lstm takes tokens")
     channels, height, width = shape
     right = f"needs images of at least {smallest}x{smallest}, got {shape}"

@@ -193,7 +193,7 @@ def test_over_commitment_among_ties_and_failures():
 def test_a_round_cannot_wait_for_more_than_take_part():
     with pytest.raises(ConfigError, match=r"system\.wait_for=4: must be at most clients_per_round=3"):
         FedAvg(system=Devices(wait_for=4)).check(context(cohort=3))
-    with pytest.raises(ConfigError, match=r"system=Devices: FedCat needs an answer from .* and wait_for$"):
+    with pytest.raises(ConfigError, match=r"system=Devices: FedCat needs an answer from .* or wait_for$"):
         FedCat(system=Devices(wait_for=3)).check(context())
 
 
