@@ -27,6 +27,7 @@ _WAITED_FOR = _TO_NUMBERS | _OF_UNKNOWN_SIZE
 _BY_INDEX = {
     _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default,
 }  # fmt: skip
+_JOINED = {_aten.cat.default, _aten.stack.default}  # in which not even a number may be on the CPU
 _BENEATH = {torch.tensor, torch.as_tensor, torch.Tensor.new_tensor, torch.Tensor.tolist, torch.Tensor.numpy}
 
 
@@ -126,7 +127,7 @@ class _Dispatch(TorchDispatchMode):
             waits, strangers = any(_on_cpu(each) or _is_mask(each) for each in arguments[1]), arguments[2:3]
         self._count(waits)
         for each in strangers:
-            if _on_cpu(each) and each.dim():
+            if _on_cpu(each) and (each.dim() or operation in _JOINED):
                 raise RuntimeError(f"{operation}: a tensor of shape {tuple(each.shape)} is on the CPU")
         return operation not in _TO_NUMBERS
 

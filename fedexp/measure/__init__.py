@@ -14,11 +14,13 @@ from torch import Tensor
 
 
 def numbers(found: dict[str, Any]) -> dict[str, float]:
-    """The values as plain numbers; all tensors leave the device in one transfer."""
+    """The values as plain numbers; all tensors leave a device in one transfer, whichever devices they are on."""
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
     found = {name: float(value) if isinstance(value, floating) else value for name, value in found.items()}
-    return found | dict(zip(tensors, values))
+    for device in {value.device for value in tensors.values()}:
+        here = {name: value.double() for name, value in tensors.items() if value.device == device}
+        found |= dict(zip(here, torch.stack(list(here.values())).tolist()))
+    return found
 
 
 def is_number(value: Any) -> bool:
