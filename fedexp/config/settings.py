@@ -79,10 +79,11 @@ class Hardware:
     clients_at_once: clients of a vectorized cohort that train at once, auto = the whole cohort, halved whenever
     memory runs out. convolution: auto (where that is measured to be faster, in tiles on a CPU in float32, and in a
     form for stacks on a GPU; all round a little differently) or direct. compile: whether torch.compile traces a
-    vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler. cuda_graphs:
-    whether a GPU records a vectorized cohort's local step once and replays it, with equal results. client_memory:
-    where the clients' memory is kept between rounds: on the device, or on the cpu, from which the participants'
-    rows are copied each round.
+    vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler; that takes up to a
+    minute for each number of clients that still train when others have ended, so it suits clients of equal size.
+    cuda_graphs: whether a GPU records a vectorized cohort's local step once and replays it, with equal results.
+    client_memory: where the clients' memory is kept between rounds: on the device, or on the cpu, from which the
+    participants' rows are copied each round.
     """
 
     device: str = "auto"

@@ -42,6 +42,8 @@ class Engine:
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
             "compiling is for vectorized cohorts, not for workers; add hardware.engine=vectorized",
         )  # fmt: skip
+        if hardware.compile:
+            torch.compiler.reset()  # what an earlier run compiled would be tried first, at each step
         self.pools: list[WorkerPool] = []  # one per algorithm: the run's own, and those that evaluation trains with
         self.alone = self.world.device.type != "cpu"  # True where there can be no worker processes
         self.surveyed = [0, 0]  # bytes (up, down) of surveys since the last `drain`

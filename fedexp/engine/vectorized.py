@@ -7,7 +7,7 @@ instead of being padded; only an epoch's last partial batches are padded, with w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -68,7 +68,7 @@ def _carry_out(
     rate = local.rate(number)
     lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
-    step = torch.compile(_step, fullgraph=True) if training.compiled else _step
+    step = partial(_compiled, torch.compile(_step, fullgraph=True)) if training.compiled else _step
     total = torch.zeros(len(ids), dtype=world.dtype, device=device)
     steps = Steps(partial(step, training, algorithm), optimizer, stack, cohort, total)
     alike = algorithm, replace(local, epochs=1, steps=None)  # lengths do not change a step
@@ -79,6 +79,12 @@ def _carry_out(
         if training.stopped():
             raise Interrupted
     return run.stack, cohort, run.total / cohort.steps, rank
+
+
+def _compiled(step: Callable[..., None], *arguments: Any) -> None:
+    """A step that is compiled anew for each number of active rows, which PyTorch allows only eight times by default."""
+    with torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=10_000):
+        step(*arguments)
 
 
 def _step(

@@ -92,9 +92,9 @@ class Model:
         return nn.functional.linear(features, params["head.weight"], params.get("head.bias"))
 
     def _call(self, params: Params, needed: set[str], training: bool, *arguments: Any) -> Tensor:
-        given = params.keys()
-        if not needed <= given <= self._entries:  # PyTorch would take what is missing from the net: its first weights
-            parts = {"lack": needed - given, "have besides": given - self._entries}
+        # PyTorch would take what is missing from the net: its first weights. (torch.compile cannot compare sets.)
+        if not (all(name in params for name in needed) and all(name in self._entries for name in params)):
+            parts = {"lack": needed - params.keys(), "have besides": params.keys() - self._entries}
             told = "; ".join(f"they {verb} {', '.join(sorted(names))}" for verb, names in parts.items() if names)
             raise ValueError(f"a model's params must be its own entries, all of them and no others: {told}")
         with nullcontext() if training else frozen():
