@@ -94,7 +94,7 @@ def _sheet(table: Table, measured: list[Measured]) -> Sheet:
     kinds = dict.fromkeys(cell.measure.words for cell in table.cells)
     caption = (
         f"Measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
-        "Best in bold, second best underlined or in italics."
+        "Of those compared, the best in bold, the second best underlined or in italics."
     )
     return Sheet("Measured beside published", ["", *table.columns], rows, caption)
 
@@ -156,7 +156,8 @@ def _notes(measured: list[Measured]) -> list[str]:
             notes.append(f"{each.cell.name}: {unlearned} of {len(each.variant.runs)} runs ended at chance.")
         if each.others:
             others = [
-                f"{plural(len(other.runs), 'run')}, rounds {other.rounds}, {other.said() or 'as in the protocol'}"
+                f"{plural(len(other.runs), 'run')}, rounds {other.rounds}, "
+                f"{other.said() or 'otherwise as in the protocol'}"
                 for other in each.others
             ]
             notes.append(f"{each.cell.name}: runs of other protocols exist and are left out: {' | '.join(others)}.")

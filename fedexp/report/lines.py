@@ -14,15 +14,18 @@ from fedexp.sweep.table import Cell, Table
 
 
 class Line:
-    """A line of cells that are compared with one another. both: those that were measured; ranked: these without targets
-    that runs of fewer rounds than the protocol did not reach, since they may be reached later; best, printed_best: the
-    best of them as measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
+    """A line of cells that are compared with one another. measured: those that were; compared: the largest
+    group of these that ran under protocols that deviate in the same way, on the same data; ranked: these without targets that runs of fewer
+    rounds than the protocol did not reach, since they may be reached later; best, printed_best: the best of them as
+    measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
 
     def __init__(self, table: Table, name: str, cells: list[Measured]) -> None:
         self.name, self.cells = name, cells
         self.higher = cells[0].cell.measure.higher_is_better
-        self.both = [each for each in cells if each.values]
-        self.ranked = [each for each in self.both if math.isfinite(each.mean) or not each.variant.is_short]
+        self.measured = [each for each in cells if each.values]
+        alike = by_key(self.measured, lambda each: repr(each.variant.protocol)).values()
+        self.compared = min(alike, key=lambda some: (-len(some), len(some[0].variant.protocol)), default=[])
+        self.ranked = [each for each in self.compared if math.isfinite(each.mean) or not each.variant.is_short]
         self.correlation = agreement.rank_correlation([(each.mean, each.printed.number) for each in self.ranked])
         names = [_other(table, each.cell) for each in self.ranked]
         self.best = agreement.winner(dict(zip(names, (each.mean for each in self.ranked))), self.higher)
@@ -30,31 +33,24 @@ class Line:
         self.printed_best = agreement.winner(printed, self.higher)
 
     @property
-    def is_alike(self) -> bool:
-        """Whether the measured cells ran under protocols that deviate in the same way, on the same data."""
-        return len({repr(each.variant.protocol) for each in self.both}) <= 1
-
-    @property
     def protocol(self) -> tuple[Any, ...] | None:
-        """Of the protocols under which every measured cell has runs of all rounds, the nearest to the paper's; None if
-        there is none, or if a cell shows the very runs that it asks for."""
-        if any(each.variant.asked for each in self.both):
+        """Of the protocols under which the most measured cells have runs of all rounds, the nearest to the paper's;
+        None if no more cells have such runs than are compared, or if a cell shows the very runs that it asks for."""
+        if any(each.variant.asked for each in self.measured):
             return None
-        found = [
-            {
-                repr(variant.protocol): variant.protocol
-                for variant in (each.variant, *each.others)
-                if not variant.is_short
-            }
-            for each in self.both
-        ]
-        shared = set.intersection(*(set(each) for each in found))
-        return min((found[0][name] for name in found[0] if name in shared), key=len, default=None)
+        shared: dict[str, list[tuple[Any, ...]]] = {}
+        for each in self.measured:
+            whole = [variant.protocol for variant in (each.variant, *each.others) if not variant.is_short]
+            for name, protocol in {repr(protocol): protocol for protocol in whole}.items():
+                shared.setdefault(name, []).append(protocol)
+        most = min(shared.values(), key=lambda some: (-len(some), len(some[0])), default=[])
+        return most[0] if len(most) > len(self.compared) else None
 
     def row(self) -> list[Entry]:
-        correlation = NOTHING if math.isnan(self.correlation) or not self.is_alike else f"{self.correlation:+.2f}"
-        best = self.best if self.is_alike else "not comparable"
-        texts = [self.name, best, self.printed_best, correlation, f"{len(self.both)} of {len(self.cells)}"]
+        correlation = NOTHING if math.isnan(self.correlation) else f"{self.correlation:+.2f}"
+        alone = len(self.compared) < 2 <= len(self.measured)
+        best, counts = "not comparable" if alone else self.best, (0 if alone else len(self.compared), len(self.cells))
+        texts = [self.name, best, self.printed_best, correlation, "{} of {}".format(*counts)]
         return [Entry(text) for text in texts]
 
 
@@ -67,45 +63,44 @@ def lines(table: Table, measured: list[Measured]) -> list[Line]:
 def of_one_protocol(
     table: Table, measured: list[Measured], again: Callable[[Cell, tuple[Any, ...]], Measured]
 ) -> list[Measured]:
-    """The same cells, those of a line measured by runs of one protocol where there is one that they share, so that they
-    can be compared. again: a cell as runs of a protocol measure it."""
+    """The same cells, those of a line measured by runs of one protocol where more of them share one than are alike as
+    they stand, so that these can be compared. again: a cell as runs of a protocol measure it, if it has any."""
     chosen: dict[tuple[str, str], Measured] = {}
     for line in lines(table, measured):
-        if not line.is_alike and (protocol := line.protocol) is not None:
-            found = [again(each.cell, protocol) for each in line.both]
+        if (protocol := line.protocol) is not None:
+            found = [again(each.cell, protocol) for each in line.measured]
             if all(each.values for each in found):  # a reduction has none if its reference ran otherwise
                 chosen |= {each.place: each for each in found}
     return [chosen.get(each.place, each) for each in measured]
 
 
 def marks(table: Table, measured: list[Measured]) -> dict[tuple[str, str], str]:
-    """Best and second best along each line whose cells are alike."""
+    """Best and second best along each line, of the cells that are compared."""
     found: dict[tuple[str, str], str] = {}
     for line in lines(table, measured):
-        if line.is_alike:
-            values = {each.place: each.mean for each in line.cells if math.isfinite(each.mean)}
-            shown = {each.place: number(each.mean, each.cell) for each in line.cells}
-            found |= agreement.marks(values, shown, line.higher)
+        values = {each.place: each.mean for each in line.compared if math.isfinite(each.mean)}
+        shown = {each.place: number(each.mean, each.cell) for each in line.compared}
+        found |= agreement.marks(values, shown, line.higher)
     return found
 
 
 def rank_agreement(table: Table, measured: list[Measured]) -> str:
     """Whether the lines rank as in the paper, as a sentence; empty if none can be compared."""
-    decided = [line for line in lines(table, measured) if line.is_alike and len(line.ranked) > 1]
+    decided = [line for line in lines(table, measured) if len(line.ranked) > 1]
     if not decided:
         return ""
     agreed = sum(line.best == line.printed_best for line in decided)
     correlations = [line.correlation for line in decided if not math.isnan(line.correlation)]
     mean = f"; mean rank correlation {fmean(correlations):+.2f}" if correlations else ""
     all_of_them = f"the {len(decided)} lines" if len(decided) > 1 else "1 line"
-    return f"The best of those measured is the paper's in {agreed} of {all_of_them} that can be compared{mean}."
+    return f"The best of those compared is the paper's in {agreed} of {all_of_them} that can be compared{mean}."
 
 
 def sheet(table: Table, measured: list[Measured]) -> Sheet:
     """The lines in which something was measured."""
-    header = ["", "best as measured", "best as published (of those measured)", "Spearman", "cells"]
-    caption = "Lines whose runs differ in protocol or data are not compared."
-    rows = [line.row() for line in lines(table, measured) if line.both]
+    header = ["", "best as measured", "best as published (of those compared)", "Spearman", "cells compared"]
+    caption = "In each line, the largest group of cells whose runs agree in protocol and data is compared."
+    rows = [line.row() for line in lines(table, measured) if line.measured]
     return Sheet("Agreement with the paper", header, rows, caption)
 
 

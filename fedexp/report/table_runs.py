@@ -66,9 +66,11 @@ def rows_with_curves(table: Table, measured: list[Measured], with_published: boo
 
 
 def groups(table: Table, rows: Sequence[Row], measured: list[Measured]) -> list[Group]:
-    """The rows' cells, as groups to be compared like any runs; each by itself in a line whose runs differ in protocol
-    or data."""
-    apart = {each.place for line in lines.lines(table, measured) if not line.is_alike for each in line.cells}
+    """The rows' cells, as groups to be compared like any runs; each by itself of those whose runs differ in protocol or
+    data from the cells of their line that are compared."""
+    apart: set[tuple[str, str]] = set()
+    for line in lines.lines(table, measured):
+        apart |= {each.place for each in line.cells} - {each.place for each in line.compared}
     made = []
     for row in rows:
         for each in row.cells:

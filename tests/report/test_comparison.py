@@ -66,7 +66,7 @@ def test_marks_winners_and_ranks(sweep, tmp_path):
     assert (name, here, there, cells) == ("cifar10 dir0.1", "fedcat_dc", "fedcat", "4 of 4")
     # Ranks 2 1 4 3 against 1 2 3 4: sum of squared differences 4, so 1 - 6 * 4 / (4 * 15).
     assert float(spearman) == pytest.approx(0.6)
-    said = "The best of those measured is the paper's in 0 of 1 line that can be compared; mean rank correlation +0.60."
+    said = "The best of those compared is the paper's in 0 of 1 line that can be compared; mean rank correlation +0.60."
     assert said in page.lead[0]
 
 
@@ -160,6 +160,20 @@ def test_cells_of_a_line_are_shown_under_a_protocol_that_they_share(sweep, tmp_p
     assert (entry(page, "fedcat").main, entry(page, "fedavg").main) == ("60.00*", "50.00*")
     assert page.sheets[2].rows[0][1].main == "fedcat"
     assert any("fedcat: runs of other protocols exist" in note and "local.lr=0.5" in note for note in page.notes)
+
+
+def test_the_most_cells_that_are_alike_are_compared(sweep, tmp_path):
+    """FedCat ran in bfloat16 alone: the best, the marks and the pairs are those of the other cells, which did not."""
+    leave_run(jobs_of(sweep, "fedcat")[0], [0.9], **{"hardware.precision": "bfloat16"})
+    for name, accuracy in (("fedavg", 0.5), ("fedcat_gc", 0.6), ("fedcat_dc", 0.7)):
+        leave_run(jobs_of(sweep, name)[0], [accuracy])
+    page = page_of(sweep, tmp_path)
+    names = ("fedavg", "fedcat_gc", "fedcat_dc", "fedcat")
+    assert [entry(page, name).mark for name in names] == ["", "second", "best", ""]
+    line = [each.main for each in page.sheets[2].rows[0]]
+    assert (line[1], line[4]) == ("fedcat_dc", "3 of 4")
+    (paired,) = [sheet for sheet in page.sheets if "minus that of fedavg" in sheet.title]
+    assert [row[1].main for row in paired.rows] == ["+10.00", "+20.00"]
 
 
 def test_a_run_that_was_asked_for_is_shown_although_it_cannot_be_compared(sweep, tmp_path):
@@ -342,7 +356,7 @@ def test_runs_of_all_rounds_are_shown_before_shorter_ones_nearer_to_the_protocol
     page = compare(sweep, read(tmp_path), shorter=True)
     assert entry(page, "fedcat").main == "90.00*"
     assert record(page, "fedcat").rounds == 1000
-    assert any("left out: 1 run, rounds 20, as in the protocol" in note for note in page.notes)
+    assert any("left out: 1 run, rounds 20, otherwise as in the protocol" in note for note in page.notes)
 
 
 def test_a_diverged_run_counts_among_those_of_all_rounds(sweep, tmp_path):
