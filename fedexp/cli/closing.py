@@ -14,21 +14,23 @@ from fedexp.sweep.progress import Composing
 
 def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
     """Print the report's tables of a sweep's runs, where there are several. words: those that asked for them."""
-    from fedexp.report import any_runs, comparison  # imported only at the end: they need pandas and matplotlib
+    # Imported only at the end: they need pandas and matplotlib.
+    from fedexp.report import any_runs, comparison, published
     from fedexp.report.folders import read
     from fedexp.report.writers import terminal
 
     runs = read(*folders)
     if len(runs) < 2:
         return
-    if sweep.table is None:
+    table = sweep.table if sweep.table and sweep.table.name in published.names() else None  # not one's own
+    if table is None:
         asked = {job.fingerprint: job.plain["rounds"] for job in sweep.jobs if job.plain is not None}
         page = any_runs.compare_runs([run.at(asked.get(run.fingerprint, run.rounds)) for run in runs])
     else:
         page = comparison.compare(sweep, runs)
-    terminal(page, console(80 if sweep.table is None else 200))
+    terminal(page, console(80 if table is None else 200))
     others = [word for word in words if not word.lstrip("+").startswith(("table=", "hydra"))]
-    place = shlex.join([f"table={sweep.table.name}", *others]) if sweep.table else shlex.quote(str(folders[0].parent))
+    place = shlex.join([f"table={table.name}", *others]) if table else shlex.quote(str(folders[0].parent))
     print(f"fedexp: for curves, LaTeX and an interactive page: fedexp report {place}")
 
 

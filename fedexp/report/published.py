@@ -34,7 +34,8 @@ def names() -> list[str]:
 @cache
 def lines(table: str) -> pd.DataFrame:
     """A table's printed cells, all columns as text."""
-    require(table in names(), "table.name", table, f"has no published values; known: {', '.join(names())}")
+    right = "has no published values; compare its runs by their folder: fedexp report FOLDER"
+    require(table in names(), "table.name", table, right)
     with (files("fedexp.report") / "published" / f"{table}.csv").open() as file:
         return pd.read_csv(file, dtype=str, keep_default_na=False)
 

@@ -112,8 +112,9 @@ def sweeps(
     about_table = [each.input_line for each in overrides if each.key_or_group.startswith("table.")]
     about_scale = [each for each in overrides if each.key_or_group.partition(".")[0] == "scale"]
     others = [each for each in overrides if each.key_or_group.partition(".")[0] not in ("table", "scale")]
+    folders = [each.input_line for each in others if each.key_or_group == "hydra.searchpath"]  # they may hold tables
     _refuse_keys_of_no_config(compose, others)
-    scale = _scale(compose, about_scale)
+    scale = _scale(compose, about_scale, folders)
     if not chosen:
         require(not about_table, "table", None, "no table is chosen; add one, e.g. +table=fedcat_1")
         named = any(each.key_or_group == "sweep" for each in others)
@@ -125,17 +126,17 @@ def sweeps(
         return [Sweep(None, jobs, scale.get("name"))]
     found = []
     for choice in _values(chosen[-1]):
-        table = Table.read(compose([f"+{choice.lstrip('+')}", *about_table]).table)
+        table = Table.read(compose([f"+{choice.lstrip('+')}", *about_table, *folders]).table)
         table = replace(table, seeds=table.seeds[: scale.get("seeds")])
         found.append(Sweep(table, list(_table_jobs(compose, table, others, scale, say, wanted)), scale.get("name")))
     return found
 
 
-def _scale(compose: Composer, overrides: list[Override]) -> DictConfig:
-    """The `scale` of all runs; empty where there is none."""
+def _scale(compose: Composer, overrides: list[Override], folders: list[str]) -> DictConfig:
+    """The `scale` of all runs; empty where there is none. folders: of further configs, as words."""
     for each in overrides:
         require(not each.is_sweep_override(), each.key_or_group, each.input_line, "must be one for the whole sweep")
-    scale = compose([each.input_line for each in overrides]).scale
+    scale = compose([*(each.input_line for each in overrides), *folders]).scale
     most = scale.get("seeds")
     require(most is None or type(most) is int, "scale.seeds", most, "must be a whole number")
     require(most is None or most >= 1, "scale.seeds", most, "must be at least 1")

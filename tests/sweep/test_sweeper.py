@@ -241,6 +241,23 @@ def test_options_of_ones_own_folder_are_swept(tmp_path, flag):
     assert sorted(path.name.split("-")[3] for path in (tmp_path / "runs").glob("made-*")) == ["fedavg", "mine"]
 
 
+def test_a_table_and_a_scale_of_ones_own_folder(tmp_path):
+    """Their runs are compared like any others, since no paper has printed values for them."""
+    table = "name: mine\ntitle: Mine\nmeasure: final\nseeds: [0, 1]\nselect: null\nrows: [{partition: iid}]\n"
+    table += "columns: [{algorithm: [fedavg, fedprox]}]\n"
+    scale = "name: tiny\nseeds: 1\nat_most: {rounds: 1}\n"
+    for name, text in (("table/mine.yaml", table), ("scale/tiny.yaml", scale)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    words = [*SMALL, *FEW, "+table=mine", "+scale=tiny", f"hydra.searchpath=[file://{tmp_path}]"]
+    code, said = sweep(tmp_path / "runs", *words)
+    assert code == 0, said
+    assert "mine (tiny): 2 done now" in said and "Test accuracy" in said
+    assert f"fedexp report {tmp_path / 'runs'}" in said
+    results = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("made-*/result.json")]
+    assert [result["rounds"] for result in results] == [1, 1]
+
+
 def test_a_table_needs_multirun(tmp_path):
     code, said = carried_out("+table=fedcat_1", *EVERYWHERE, f"output_root={tmp_path}")
     assert code == 2
