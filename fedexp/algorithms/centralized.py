@@ -30,6 +30,10 @@ class Centralized(FedAvg):
             type(self.selection) in (Uniform, Full), "selection", type(self.selection).__name__,
             "has no clients to draw from where all data are in one place; use selection=uniform or full",
         )  # fmt: skip
+        require(
+            self.selection.merge == "examples", "selection.merge", self.selection.merge,
+            "has nothing to weigh where all data are in one place; use examples",
+        )  # fmt: skip
 
     def stages(self, ctx: Context) -> list[Stage]:
         return [Stage("training", self, replace(ctx, world=pooled(ctx.world), cohort=1))]

@@ -69,6 +69,7 @@ def test_its_only_client_is_all_that_full_participation_takes():
         ({"server_optimizer": Momentum()}, "server_optimizer=Momentum: has nothing to work on"),
         ({"selection": Poisson()}, "selection=Poisson: has no clients to draw from"),
         ({"selection": PowerOfChoice()}, "selection=PowerOfChoice: has no clients to draw from"),
+        ({"selection": Full(merge="equal")}, "selection.merge=equal: has nothing to weigh"),
     ],
 )
 def test_parts_that_mean_nothing_without_clients_are_refused(parts, said):
