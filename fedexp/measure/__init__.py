@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def numbers(found: dict[str, Any]) -> dict[str, float]:
-    """The values as plain numbers; all tensors leave a device in one transfer, whichever devices they are on."""
+    """The values as plain numbers; tensors on the same device leave it in one transfer."""
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     found = {name: float(value) if isinstance(value, floating) else value for name, value in found.items()}
     for device in {value.device for value in tensors.values()}:

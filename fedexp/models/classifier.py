@@ -92,7 +92,8 @@ class Model:
         return nn.functional.linear(features, params["head.weight"], params.get("head.bias"))
 
     def _call(self, params: Params, needed: set[str], training: bool, *arguments: Any) -> Tensor:
-        # PyTorch would take what is missing from the net: its first weights. (torch.compile cannot compare sets.)
+        # PyTorch would take what is missing from the net: its first weights. (Sets cannot be compared within
+        # torch.compile in PyTorch 2.11.)
         if not (all(name in params for name in needed) and all(name in self._entries for name in params)):
             parts = {"lack": needed - params.keys(), "have besides": params.keys() - self._entries}
             told = "; ".join(f"they {verb} {', '.join(sorted(names))}" for verb, names in parts.items() if names)

@@ -49,8 +49,8 @@ class Line:
     def row(self) -> list[Entry]:
         correlation = NOTHING if math.isnan(self.correlation) else f"{self.correlation:+.2f}"
         alone = len(self.compared) < 2 <= len(self.measured)
-        best, counts = "not comparable" if alone else self.best, (0 if alone else len(self.compared), len(self.cells))
-        texts = [self.name, best, self.printed_best, correlation, "{} of {}".format(*counts)]
+        best, compared = ("not comparable", 0) if alone else (self.best, len(self.compared))
+        texts = [self.name, best, self.printed_best, correlation, f"{compared} of {len(self.cells)}"]
         return [Entry(text) for text in texts]
 
 

@@ -66,8 +66,8 @@ def rows_with_curves(table: Table, measured: list[Measured], with_published: boo
 
 
 def groups(table: Table, rows: Sequence[Row], measured: list[Measured]) -> list[Group]:
-    """The rows' cells, as groups to be compared like any runs; each by itself of those whose runs differ in protocol or
-    data from the cells of their line that are compared."""
+    """The rows' cells, as groups to be compared like any runs. A cell whose runs differ in protocol or data from those
+    that are compared in its line stands by itself."""
     apart: set[tuple[str, str]] = set()
     for line in lines.lines(table, measured):
         apart |= {each.place for each in line.cells} - {each.place for each in line.compared}
