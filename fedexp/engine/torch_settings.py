@@ -38,7 +38,7 @@ def of_a_fresh_process() -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 held.enter_context(torch.autocast(kind, enabled=False))
         # Set only where it is needed, since it makes every call a little slower. It is not read by
-        # torch.get_default_device, which raises an AttributeError after set_default_device(None) in PyTorch up to 2.7.
+        # torch.get_default_device, which raises an AttributeError after set_default_device(None) in PyTorch 2.8.
         if torch.empty(0).device.type != "cpu":
             held.enter_context(torch.device("cpu"))
         yield

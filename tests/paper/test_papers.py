@@ -39,8 +39,8 @@ def test_fedcat_s_run_level_keys():
 
 
 @pytest.mark.parametrize("dataset", DATASETS["fedcat"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedgen", "fedprox"])
-def test_fedcat_code_differs_from_fedcat_in_momentum_and_the_dirichlet_split_alone(dataset, algorithm):
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedgen", "fedprox", "scaffold"])
+def test_fedcat_code_differs_from_fedcat_in_momentum_the_dirichlet_split_and_scaffold_s_path(dataset, algorithm):
     partition = "natural" if dataset == "femnist" else "dir0.5"
     words = [f"dataset={dataset}", f"algorithm={algorithm}", f"partition={partition}"]
     own, paper = composed("paper=fedcat_code", *words), composed("paper=fedcat", *words)
@@ -49,6 +49,9 @@ def test_fedcat_code_differs_from_fedcat_in_momentum_and_the_dirichlet_split_alo
         0.5, None if dataset == "femnist" else "class_split",
     )  # fmt: skip
     own.local.momentum, own.paper = 0.9, "fedcat"
+    if algorithm == "scaffold":
+        assert (own.algorithm.path, paper.algorithm.path) == ("published", "effective")
+        own.algorithm.path = "effective"
     if dataset != "femnist":
         own.partition.construction = "client_prior"
     assert own == paper
