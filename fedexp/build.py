@@ -14,7 +14,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 from torch import nn
 
-from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.config.bounds import hints
 from fedexp.config.constructors import PARTS, arguments, of_fedexp
 from fedexp.config.schema import section
@@ -223,6 +223,17 @@ def build_algorithm(config: DictConfig) -> FedAvg:
                 type(algorithm).__name__, default, field.name, given, field.name,
             )  # fmt: skip
     return algorithm
+
+
+def check_together(config: DictConfig, stages: list[Stage]) -> None:
+    """Raise ConfigError for settings that cannot work together. An algorithm knows its parts by their classes; the
+    error names what the config chose instead."""
+    for stage in stages:
+        try:
+            stage.algorithm.check(stage.context)
+        except ConfigError as error:
+            option = config[error.key].get("name") if error.key in PARTS else None
+            raise ConfigError(error.key, option or error.value, error.right) from error
 
 
 def build_measures(config: DictConfig) -> list[Measure]:

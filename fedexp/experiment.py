@@ -8,7 +8,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from fedexp.algorithms.fedavg import Stage
-from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference, build_tracker
+from fedexp.build import (
+    build_algorithm,
+    build_context,
+    build_dataset,
+    build_measures,
+    build_reference,
+    build_tracker,
+    check_together,
+)  # fmt: skip
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
@@ -74,8 +82,7 @@ class Experiment:
         self.ctx: Context | None = None
         shared = build_context(config, dataset)
         self.stages = build_algorithm(config).stages(shared)
-        for stage in self.stages:
-            stage.algorithm.check(stage.context)
+        check_together(config, self.stages)
         check_rounds(self.stages, config.rounds)
         last = self.stages[-1].context
         self.reference = build_reference(config, last, stop)

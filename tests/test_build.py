@@ -8,7 +8,7 @@ import torch
 from composing import composed
 from program import SMALL
 
-from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.build import build_algorithm, build_context, build_dataset, check_together
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 from fedexp.experiment import check_rounds
@@ -19,8 +19,7 @@ def built(*words):
     config = composed(*SMALL, *words)
     check(config)
     stages = build_algorithm(config).stages(build_context(config, build_dataset(config)))
-    for stage in stages:
-        stage.algorithm.check(stage.context)
+    check_together(config, stages)
     check_rounds(stages, config.rounds)
     return stages
 
@@ -104,6 +103,11 @@ def built(*words):
             ["algorithm=fedconcat", "rounds=40", "algorithm.clustering.clusters=30"],
             ["algorithm.clustering.clusters=30"],
         ),
+        (["algorithm=scaffold", "privacy=dp_fedavg"], ["privacy=dp_fedavg: covers the mean of bounded updates alone"]),
+        (["algorithm=ifca", "server_optimizer=adam"], ["server_optimizer=adam: remembers steps of one global model"]),
+        (["algorithm=fedcat", "selection=power_of_choice"], ["selection=power_of_choice: FedCat draws devices"]),
+        (["algorithm=fedcat", "system=stragglers"], ["system=stragglers: FedCat needs an answer from every client"]),
+        (["algorithm=fedavg", "compression=majority_vote", "privacy=dp_fedavg"], ["compression=majority_vote: counts"]),
     ],
     ids=lambda each: " ".join(each),
 )
