@@ -195,15 +195,20 @@ def build_model(config: DictConfig, world: World) -> Model:
 
 
 def _try_out(model: Model, world: World, config: DictConfig) -> None:
-    """Raise ConfigError unless a model has weights to train and gives a logit for each class."""
+    """Raise ConfigError unless a model has weights to train and gives a logit for each class, also for the data set's
+    largest token. Tokens are tried on the CPU: on a GPU one that an embedding lacks ends the process."""
     key, target = "model._target_", config.model["_target_"]
     require(bool(model.weights), key, target, "has no weights to train")
-    x = world.prepare_test(slice(2))
+    params, x, tokens = model.params(), world.prepare_test(slice(2)), ""
+    if world.tokens:
+        largest = int(max(world.x.max(), world.test_x.max()))
+        params = {name: value.cpu() for name, value in params.items()}
+        x, tokens = torch.full_like(x, largest, device="cpu"), f" with tokens up to {largest}"
     try:
         with torch.no_grad():
-            logits = model(model.params(), x, training=False)
+            logits = model(params, x, training=False)
     except _REFUSALS as error:
-        right = f"cannot take examples of shape {list(x.shape)} ({_in_short(error)})"
+        right = f"cannot take examples of shape {list(x.shape)}{tokens} ({_in_short(error)})"
         raise ConfigError(key, target, right) from error
     shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     wanted = [len(x), world.classes]

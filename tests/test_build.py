@@ -10,6 +10,7 @@ from program import SMALL
 
 from fedexp.build import build_algorithm, build_context, build_dataset, check_together
 from fedexp.config.schema import check
+from fedexp.data import Dataset
 from fedexp.errors import ConfigError
 from fedexp.experiment import check_rounds
 
@@ -119,3 +120,16 @@ def test_what_cannot_work_is_refused(words, said, monkeypatch):
         built(*words)
     assert all(part in f"{error.value}\n" for part in said), error.value
     assert "\n" not in str(error.value)
+
+
+def test_a_token_that_a_model_lacks_is_refused_wherever_it_is(monkeypatch):
+    """Only the last training example has it, and no GPU's error can be caught."""
+    texts = ModuleType("texts")
+    x, y = torch.zeros(200, 6, dtype=torch.int16), torch.arange(200) % 5
+    x[-1, 3] = 7
+    texts.few = lambda transform: Dataset("few", x, y, x[:20], y[:20], 5, transform)
+    monkeypatch.setitem(sys.modules, "texts", texts)
+    words = ["~model.hidden", "dataset=own", "dataset._target_=texts.few", "model=lstm", "partition=iid"]
+    with pytest.raises(ConfigError, match=r"lstm\.lstm: cannot take .* \[2, 6\] with tokens up to 7 \(IndexError"):
+        built(*words)
+    built(*words, "model.vocabulary=8")
