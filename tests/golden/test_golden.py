@@ -6,17 +6,34 @@ Where a change is meant to change numbers: `python -m tests.golden --write`, and
 from pathlib import Path
 
 import pytest
+import torch
 from golden.cases import CASES
 from golden.pinned import differences, numbers, read
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 PINNED = read()
+_TRUNCATED = {  # those that begin with truncated normal weights, as TensorFlow's tutorials do
+    "paper=zhao2018 dataset=mnist", "paper=zhao2018 dataset=mnist partition=emd algorithm=centralized",
+    "paper=zhao2018 dataset=cifar10 algorithm=data_sharing",
+}  # fmt: skip
+
+
+def draws_as_pinned() -> bool:
+    """Whether this PyTorch draws truncated normal numbers by rejection, so that the first one is an ordinary normal
+    number. Older ones (2.8) compute them from uniform numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        normal = torch.randn(1)
+        torch.manual_seed(0)
+        return torch.equal(torch.nn.init.trunc_normal_(torch.empty(1)), normal)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_gives_the_pinned_numbers(name):
     if name.startswith("privacy="):
         pytest.importorskip("dp_accounting", reason="epsilon needs the extra [privacy]")
+    if name in _TRUNCATED and not draws_as_pinned():
+        pytest.skip("this version of PyTorch draws other truncated normal weights")
     assert differences(PINNED.get(name, {}), numbers(CASES[name])) == {}
 
 
