@@ -104,7 +104,10 @@ def built(*words):
             ["algorithm=fedconcat", "rounds=40", "algorithm.clustering.clusters=30"],
             ["algorithm.clustering.clusters=30"],
         ),
-        (["algorithm=scaffold", "privacy=dp_fedavg"], ["privacy=dp_fedavg: covers the mean of bounded updates alone"]),
+        (
+            ["algorithm=scaffold", "privacy=dp_fedavg"],
+            ["privacy=dp_fedavg: covers the mean of bounded updates alone, and Scaffold has hooks"],
+        ),
         (["algorithm=ifca", "server_optimizer=adam"], ["server_optimizer=adam: remembers steps of one global model"]),
         (["algorithm=fedcat", "selection=power_of_choice"], ["selection=power_of_choice: FedCat draws devices"]),
         (["algorithm=fedcat", "system=stragglers"], ["system=stragglers: FedCat needs an answer from every client"]),

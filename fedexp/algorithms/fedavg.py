@@ -133,8 +133,8 @@ class FedAvg(Frozen):
         own = self.overrides("stages", "enter", "select", "upload", "combine", "aggregate")
         require(
             not own, "privacy", chosen,
-            f"covers the mean of bounded updates alone, and {name} has a way of its own to {', '.join(own)}; "
-            "use privacy=none",
+            f"covers the mean of bounded updates alone, and {name} has hooks of its own around it "
+            f"({', '.join(own)}); use privacy=none",
         )  # fmt: skip
         require(
             not self.compression.merges, "compression", type(self.compression).__name__,
