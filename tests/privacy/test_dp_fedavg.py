@@ -151,7 +151,7 @@ def test_both_formulas_are_told_for_a_fixed_cohort_and_one_for_poisson():
      lambda **parts: FedConcat(encoder_rounds=1, **parts)],
 )  # fmt: skip
 def test_algorithms_that_tell_the_server_more_are_refused(kind):
-    with pytest.raises(ConfigError, match=r"^privacy=DpFedAvg: covers the mean of bounded updates alone, and .* has hooks"):
+    with pytest.raises(ConfigError, match=r"^privacy=DpFedAvg: covers the mean of bounded updates alone, .* has hooks"):
         kind(privacy=DpFedAvg()).check(context())
 
 
