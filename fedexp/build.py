@@ -230,15 +230,18 @@ def build_algorithm(config: DictConfig) -> FedAvg:
     return algorithm
 
 
-def check_together(config: DictConfig, stages: list[Stage]) -> None:
-    """Raise ConfigError for settings that cannot work together. An algorithm knows its parts by their classes; the
-    error names what the config chose instead."""
-    for stage in stages:
-        try:
+def build_stages(config: DictConfig, ctx: Context) -> list[Stage]:
+    """The stages of a run of the algorithm, checked. An algorithm knows its parts by their classes; where it refuses
+    one, the error names what the config chose instead."""
+    algorithm = build_algorithm(config)
+    try:
+        stages = algorithm.stages(ctx)
+        for stage in stages:
             stage.algorithm.check(stage.context)
-        except ConfigError as error:
-            option = config[error.key].get("name") if error.key in PARTS else None
-            raise ConfigError(error.key, option or error.value, error.right) from error
+        return stages
+    except ConfigError as error:
+        option = config[error.key].get("name") if error.key in PARTS else None
+        raise ConfigError(error.key, option or error.value, error.right) from error
 
 
 def build_measures(config: DictConfig) -> list[Measure]:

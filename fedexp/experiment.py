@@ -8,15 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from fedexp.algorithms.fedavg import Stage
-from fedexp.build import (
-    build_algorithm,
-    build_context,
-    build_dataset,
-    build_measures,
-    build_reference,
-    build_tracker,
-    check_together,
-)  # fmt: skip
+from fedexp.build import build_context, build_dataset, build_measures, build_reference, build_stages, build_tracker
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
@@ -81,8 +73,7 @@ class Experiment:
         self.config, self.stop = config, stop
         self.ctx: Context | None = None
         shared = build_context(config, dataset)
-        self.stages = build_algorithm(config).stages(shared)
-        check_together(config, self.stages)
+        self.stages = build_stages(config, shared)
         check_rounds(self.stages, config.rounds)
         last = self.stages[-1].context
         self.reference = build_reference(config, last, stop)

@@ -8,7 +8,7 @@ import torch
 from composing import composed
 from program import SMALL
 
-from fedexp.build import build_algorithm, build_context, build_dataset, check_together
+from fedexp.build import build_context, build_dataset, build_stages
 from fedexp.config.schema import check
 from fedexp.data import Dataset
 from fedexp.errors import ConfigError
@@ -19,8 +19,7 @@ def built(*words):
     """Check a run and build all of it, as the program does before the first round."""
     config = composed(*SMALL, *words)
     check(config)
-    stages = build_algorithm(config).stages(build_context(config, build_dataset(config)))
-    check_together(config, stages)
+    stages = build_stages(config, build_context(config, build_dataset(config)))
     check_rounds(stages, config.rounds)
     return stages
 
@@ -109,6 +108,7 @@ def built(*words):
             ["privacy=dp_fedavg: covers the mean of bounded updates alone, and Scaffold has hooks"],
         ),
         (["algorithm=ifca", "server_optimizer=adam"], ["server_optimizer=adam: remembers steps of one global model"]),
+        (["algorithm=fedconcat_ib", "server_optimizer=fedfa"], ["server_optimizer=fedfa: remembers steps of one"]),
         (["algorithm=fedcat", "selection=power_of_choice"], ["selection=power_of_choice: FedCat draws devices"]),
         (["algorithm=fedcat", "system=stragglers"], ["system=stragglers: FedCat needs an answer from every client"]),
         (["algorithm=fedavg", "compression=majority_vote", "privacy=dp_fedavg"], ["compression=majority_vote: counts"]),

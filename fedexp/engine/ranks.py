@@ -169,8 +169,8 @@ def _gathered(shares: list[list[int]], left: Tree, layout: list[Any], device: to
         dist.all_gather(boxes, box)
     place = {client: rank * most + row for rank, mine in enumerate(shares) for row, client in enumerate(mine)}
     every = torch.cat(boxes)[[place[client] for client in range(len(place))]]
-    return [
-        part.contiguous().view(dtype).view(len(every), *shape)
+    return [  # a copy, since a part of a single row counts as contiguous wherever in its box it begins
+        part.clone(memory_format=torch.contiguous_format).view(dtype).view(len(every), *shape)
         for part, (_, shape, dtype) in zip(every.split(widths, 1), layout)
     ]
 

@@ -57,15 +57,19 @@ def torchrun(folder, script, *words, processes=2):
 
 
 def test_two_processes_give_what_one_gives_and_one_goes_on(tmp_path, monkeypatch):
-    """To the bit, whatever clients remember, in a cohort that two cannot share evenly. Two rounds in two processes and
-    two more in one are four in one."""
-    kinds = {"fedavg": ["rounds=2"], "scaffold": ["algorithm=scaffold", "rounds=3"]}
+    """To the bit, whatever clients remember, in a cohort that two cannot share evenly, and in one of a single client,
+    whose results have types of different sizes. Two rounds in two processes and two more in one are four in one."""
+    kinds = {
+        "fedavg": ["rounds=2"],
+        "scaffold": ["algorithm=scaffold", "rounds=3"],
+        "alone": ["algorithm=fednova", "clients_per_round=1", "rounds=3"],
+    }
     lines = [" ".join([*COHORT, *words, f"output_root={tmp_path / name}"]) for name, words in kinds.items()]
     job = torchrun(tmp_path, ONE_AFTER_ANOTHER, *lines)
     said = job.communicate(timeout=120)[0]
     assert job.returncode == 0, said
     assert said.count("round 2/2") == 1, "the first process alone prints"
-    for name, more in (("fedavg", ["rounds=4"]), ("scaffold", kinds["scaffold"])):
+    for name, more in {**kinds, "fedavg": ["rounds=4"]}.items():
         assert run(monkeypatch, tmp_path / name, *COHORT, *more, *kinds[name][:-1]) == 0
         assert run(monkeypatch, tmp_path / f"{name} whole", *COHORT, *more, *kinds[name][:-1]) == 0
         assert same_results(tmp_path / name, tmp_path / f"{name} whole")
