@@ -43,6 +43,8 @@ def built(*words):
             ["partition=own", "partition._target_=fewer.two"],
             ["partition._target_=fewer.two", "must give the ids of each of the 20 clients; it gave those of 2"],
         ),
+        (["partition.alpha='1'"], ["partition.alpha=1: is a text, and must be a number; leave out the quotes"]),
+        (["selection._target_=1.5"], ["selection._target_=1.5", "must name a class or function"]),
         (["algorithm._target_=foo.Bar"], ["algorithm._target_=foo.Bar", "cannot be imported"]),
         (["dataset.test_fraction=2.0"], ["dataset.test_fraction=2.0", "(0, 1)"]),
         (["partition=natural"], ["partition=natural", "does not say which client"]),

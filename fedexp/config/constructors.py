@@ -90,10 +90,11 @@ def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> Non
             check_arguments(f"{group}.{name}", value, given)
 
 
-def constructor(group: str, target: str | None) -> Any:
+def constructor(group: str, target: Any) -> Any:
     """The class or function that a group names. Raises ConfigError if there is none, it cannot be imported, or it does
     not tell what arguments it takes."""
-    require(target is not None, f"{group}._target_", None, "must name a class or function, e.g. package.module.name")
+    right = "must name a class or function, e.g. package.module.name"
+    require(isinstance(target, str), f"{group}._target_", target, right)
     found = located(f"{group}._target_", target)
     require(callable(found), f"{group}._target_", target, f"is a {type(found).__name__}, not a class or function")
     right = "is a function; an algorithm is a class, a subclass of fedexp.algorithms.fedavg.FedAvg"
@@ -140,21 +141,24 @@ def _check_types(group: str, target: Any, own: dict[str, Any]) -> None:
             require(isinstance(value, bool), f"{group}.{name}", value, "must be true or false")
         refused = _refused(name, hint, pickle.dumps(value))
         if refused is not None:
-            raise ConfigError(f"{group}.{name}", value, str(refused).splitlines()[0]) from refused
+            raise ConfigError(f"{group}.{name}", value, refused)
 
 
 @lru_cache(maxsize=10_000)  # a table's cells have the same few values again and again
-def _refused(name: str, hint: Any, pickled: bytes) -> OmegaConfBaseException | None:
-    """What OmegaConf says against a value, pickled, as an argument of this type; None where it converts."""
+def _refused(name: str, hint: Any, pickled: bytes) -> str | None:
+    """What is wrong with a value, pickled, as an argument of this type; None where OmegaConf finds nothing."""
+    value = pickle.loads(pickled)
     try:
         schema = OmegaConf.structured(make_dataclass("Schema", [(name, hint, MISSING)]))
     except OmegaConfBaseException:
         return None  # a type that YAML cannot express: the constructor's own business
     try:
-        OmegaConf.merge(schema, {name: pickle.loads(pickled)})
+        merged: Any = OmegaConf.merge(schema, {name: value})
+        converted = merged[name]
     except OmegaConfBaseException as error:
-        return error
-    return None
+        return str(error).splitlines()[0]
+    text = isinstance(value, str) and isinstance(converted, int | float)  # it would be given as the text that it is
+    return "is a text, and must be a number; leave out the quotes" if text else None
 
 
 def arguments(node: DictConfig) -> dict[str, Any]:
