@@ -38,6 +38,7 @@ def built(*words):
         (["clients_per_round=100"], ["clients_per_round=100", "at most clients=20"]),
         (["partition=dir", "partition.alpha=0"], ["partition.alpha=0", "above 0"]),
         (["clients=5000"], ["clients=5000", "only 1437 training examples"]),
+        (["++targets=[[0.8]]"], ["targets=", "[0.8]", "fraction in"]),
         (["targets=[1.5]"], ["targets=1.5", "fraction in"]),
         (
             ["partition=own", "partition._target_=fewer.two"],

@@ -144,7 +144,8 @@ def check_resolved(plain: dict[str, Any]) -> None:
     cohort, clients = plain["clients_per_round"], plain["clients"]
     require(cohort <= clients, "clients_per_round", cohort, f"must be at most clients={clients}")
     for target in plain["targets"]:
-        require(0 < target <= 1, "targets", target, "must be a fraction in (0, 1], such as 0.8")
+        fraction = isinstance(target, int | float) and 0 < target <= 1
+        require(fraction, "targets", target, "must be a fraction in (0, 1], such as 0.8")
     metric, reached = plain["metric"], [f"rounds_to.{target}" for target in plain["targets"]]
     named = metric in reached or str(metric).partition(".")[0] != "rounds_to"  # an algorithm may add other numbers
     require(named, "metric", metric, f"names none of the targets; {nearest(str(metric), reached)}")
