@@ -74,7 +74,7 @@ BAD = [
     (["rounds=0"], ["rounds=0", "at least 1"]),
     (["partition=shards1", "clients=5"], ["clients=5", "at least 10 clients"]),
     (["algorithm._target_=os"], ["algorithm._target_=os: is a module, not a class or function"]),
-    (["algorithm._target_={a:b}"], ["algorithm._target_={'a': 'b'}: cannot be imported"]),
+    (["algorithm._target_={a:b}"], ["algorithm._target_={'a': 'b'}: must name a class or function"]),
     (["tracking._target_=fedexp.selection.uniform.Uniform"], ["Uniform: does not return a Tracker"]),
     (["dataset._target_=builtins.dict"], ["dataset._target_=dict: does not tell what arguments"]),
     (["paper=nan"], ["paper=nan: names no option; did you mean none? known: cadis, fedcat"]),
