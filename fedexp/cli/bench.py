@@ -33,7 +33,7 @@ from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 
-from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
+from fedexp.build import build_context, build_dataset, build_measures, build_reference, build_stages
 from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config import launch
@@ -68,7 +68,7 @@ class OurLoop:
 
     def __init__(self, config: DictConfig) -> None:
         self.config, ctx = config, build_context(config, build_dataset(config))
-        self.stages = build_algorithm(config).stages(ctx)
+        self.stages = build_stages(config, ctx)
         reference = build_reference(config, self.stages[-1].context, lambda: False)
         settings, measures = section(config, "evaluate"), build_measures(config)
         self.evaluation = Evaluation(settings, measures, reference, self.stages, ctx.world, config.rounds)

@@ -133,6 +133,11 @@ def test_the_programs_of_one_run_refuse_a_sweep(capsys, program, words, said):
     assert output.out == ""
 
 
+def test_what_a_run_refuses_is_not_timed(capfd):
+    assert carry_out("bench", [*SMALL, *FEW, "algorithm=scaffold", "privacy=dp_fedavg"]) == 2
+    assert "privacy=dp_fedavg: covers the mean of bounded updates alone" in capfd.readouterr().err
+
+
 def test_a_cell_of_a_table_is_one_run():
     """Its words say which table and scale it is of."""
     words = asked("+table=fedcat_3", 'table.select="cifar10 dir0.1"', "+scale=quick", "tracking=none")[0].jobs[0].words
