@@ -113,7 +113,10 @@ def built(*words):
         (["algorithm=ifca", "server_optimizer=adam"], ["server_optimizer=adam: remembers steps of one global model"]),
         (["algorithm=fedconcat_ib", "server_optimizer=fedfa"], ["server_optimizer=fedfa: remembers steps of one"]),
         (["algorithm=fedcat", "selection=power_of_choice"], ["selection=power_of_choice: FedCat draws devices"]),
-        (["algorithm=fedcat", "system=stragglers"], ["system=stragglers: FedCat needs an answer from every client"]),
+        (
+            ["algorithm=fedcat", "system=devices", "system.dropout=0.1"],
+            ["system=devices: FedCat needs an answer from every client"],
+        ),
         (["algorithm=fedavg", "compression=majority_vote", "privacy=dp_fedavg"], ["compression=majority_vote: counts"]),
     ],
     ids=lambda each: " ".join(each),

@@ -46,7 +46,12 @@ class FedAvg(Frozen):
 
     @property
     def needs_all(self) -> str:
-        """Why every client that is drawn must finish its work and answer; empty where clients may fail."""
+        """Why every client that is drawn must answer; empty where clients may fail."""
+        return ""
+
+    @property
+    def needs_work(self) -> str:
+        """Why every client that is drawn must do all of its work; empty where stragglers may answer with less."""
         return ""
 
     needs_sgd = ""  # why clients must train by SGD (local.optimizer); empty where they need not
@@ -123,7 +128,12 @@ class FedAvg(Frozen):
         require(
             self.system.reliable or not self.needs_all, "system", chosen,
             f"{name} needs an answer from every client that is drawn: {self.needs_all}; use a system without failures, "
-            "stragglers, a deadline or wait_for",
+            "a deadline or wait_for, and let stragglers answer (partial_work=aggregate)",
+        )  # fmt: skip
+        require(
+            self.system.whole or not self.needs_work, "system", chosen,
+            f"{name} needs all of the work of every client that is drawn: {self.needs_work}; use a system without "
+            "failures and stragglers",
         )  # fmt: skip
         self.system.check(ctx)
 

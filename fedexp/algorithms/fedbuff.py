@@ -54,6 +54,7 @@ class FedBuff(FedAvg):
 
     trains_anew = True
     needs_all = "the buffer waits for its upload"
+    needs_work = "that determines when its upload arrives"
 
     def at_once(self, ctx: Context) -> int:
         """How many clients train at once."""

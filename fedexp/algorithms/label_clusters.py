@@ -69,6 +69,8 @@ class LabelClusters(Clustered):
     def needs_all(self) -> str:
         return "its cluster is inferred from its model of the first round" if self.labels in _INFERRED else ""
 
+    needs_work = needs_all
+
     def check(self, ctx: Context) -> None:
         super().check(ctx)
         biased = "head.bias" in ctx.model.params()

@@ -69,7 +69,12 @@ class Devices(Ideal):
 
     @property
     def reliable(self) -> bool:
-        return self.dropout == 0 and self.stragglers == 0 and self.deadline is None and self.wait_for is None
+        dropped = self.dropout > 0 or (self.stragglers > 0 and self.partial_work == "drop")
+        return not dropped and self.deadline is None and self.wait_for is None
+
+    @property
+    def whole(self) -> bool:
+        return self.dropout == 0 and self.stragglers == 0
 
     def check(self, ctx: Context) -> None:
         asked = _asked(ctx)

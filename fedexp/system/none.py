@@ -24,7 +24,12 @@ class Ideal(Frozen):
 
     @property
     def reliable(self) -> bool:
-        """Whether every client that is drawn answers, and does all of the work."""
+        """Whether every client that is drawn answers."""
+        return True
+
+    @property
+    def whole(self) -> bool:
+        """Whether every client that is drawn does all of the work that `local` asks for."""
         return True
 
     def check(self, ctx: Context) -> None:

@@ -23,6 +23,7 @@ from worlds import (
 from fedexp import tree
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedbuff import FedBuff
 from fedexp.algorithms.fedcat import FedCat
 from fedexp.algorithms.feddyn import FedDyn
 from fedexp.algorithms.fednova import FedNova
@@ -193,7 +194,7 @@ def test_over_commitment_among_ties_and_failures():
 def test_a_round_cannot_wait_for_more_than_take_part():
     with pytest.raises(ConfigError, match=r"system\.wait_for=4: must be at most clients_per_round=3"):
         FedAvg(system=Devices(wait_for=4)).check(context(cohort=3))
-    with pytest.raises(ConfigError, match=r"system=Devices: FedCat needs an answer from .* or wait_for$"):
+    with pytest.raises(ConfigError, match=r"system=Devices: FedCat needs an answer from .* or wait_for,"):
         FedCat(system=Devices(wait_for=3)).check(context())
 
 
@@ -268,7 +269,10 @@ def test_two_cohorts_may_be_of_any_size():
     ("algorithm", "said"),
     [
         (FedCat(system=Devices(dropout=0.1)), "system=Devices: FedCat needs an answer from every client that is drawn"),
-        (LabelClusters(labels="bias", clusters=2, system=Devices(stragglers=0.5)), "needs an answer from"),
+        (FedCat(system=Devices(stragglers=0.5, partial_work="drop")), "FedCat needs an answer from every client"),
+        (FedBuff(system=Devices(stragglers=0.5)), "system=Devices: FedBuff needs all of the work of every client"),
+        (LabelClusters(labels="bias", clusters=2, system=Devices(stragglers=0.5)), "LabelClusters needs all of the"),
+        (LabelClusters(labels="bias", clusters=2, system=Devices(wait_for=2)), "LabelClusters needs an answer from"),
         (Centralized(system=Devices()), "system=Devices: simulates clients' devices, and Centralized has no clients"),
     ],
 )  # fmt: skip
@@ -280,6 +284,21 @@ def test_who_needs_every_client_refuses_those_that_fail(algorithm, said):
 def test_who_needs_every_client_takes_devices_that_do_not_fail():
     for algorithm in (FedCat(system=Devices()), LabelClusters(labels="counted", clusters=2, system=ALL_AT_ONCE)):
         algorithm.check(context())
+
+
+def test_a_straggler_takes_fedcat_s_copy_as_far_as_it_works():
+    """A visit is as long as the device's work, and the copy goes on from there."""
+    algorithm, local = FedCat(system=Devices(stragglers=0.5)), Local(epochs=3, batch_size=8, lr=0.1)
+    ctx = context(cohort=2, local=local)
+    (done,) = rounds(algorithm, ctx, 1)
+    work = algorithm.system.work(done.ids, ctx, 0).tolist()
+    assert min(work) < max(work) == 3
+    for row in range(2):
+        (alone,) = rounds(FedCat(), context(cohort=2, local=local.shortened(work[row])), 1)
+        mine, its = ({"params": tree.take(each.after["copies"], row)} for each in (done, alone))
+        assert gap(mine, its) < 1e-12
+    assert_mechanisms_agree(algorithm, count=4, cohort=3)
+    assert_resumes(algorithm, cohort=3)
 
 
 def test_one_epoch_has_no_part():
