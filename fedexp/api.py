@@ -44,6 +44,7 @@ from fedexp.errors import ConfigError, require
 from fedexp.global_model import GlobalModel
 from fedexp.models import Model
 from fedexp.record.folder import RunFolder
+from fedexp.record.status import DONE
 from fedexp.record.terminal import lasting_output, log_to_terminal
 from fedexp.report.any_runs import compare_runs
 from fedexp.report.folders import read
@@ -117,8 +118,12 @@ class Run:
         return rows
 
     def _refuse_earlier(self) -> None:
-        """Raise ConfigError where the folder's model is of a later round than this result."""
-        last, asked = int(self._rows.index[-1]), self.result["rounds"]
+        """Raise ConfigError where the folder's model is of another round than this result. A model is written when its
+        run has ended; one that was then carried on, and interrupted, still has the earlier model."""
+        held, asked = Run(self.folder).result, self.result["rounds"]
+        status, last = held["status"], held["rounds"]
+        right = f"has no model of round {last}, after which it was {status}; the run's own command carries it on"
+        require(status in DONE, "folder", self.folder, right)
         require(last == asked, "rounds", asked, f"{self.folder} has only the model of round {last}; ask for that one")
 
     @cached_property
@@ -133,7 +138,7 @@ class Run:
     @cached_property
     def confusion(self) -> pd.DataFrame:
         """How many test examples of each class (rows) the final model assigns to each class (columns). Raises
-        ConfigError where the folder has the model of a later round than this result."""
+        ConfigError where the folder has the model of another round than this result."""
         self._refuse_earlier()
         with self._reading("confusion.csv") as file:
             return pd.read_csv(file, index_col="class")
@@ -142,7 +147,7 @@ class Run:
     @of_a_fresh_process()
     def model(self) -> GlobalModel:
         """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is read for its shape.
-        Raises ConfigError where the folder has the model of a later round than this result."""
+        Raises ConfigError where the folder has the model of another round than this result."""
         self._refuse_earlier()
         with self._reading("model.pt") as file:
             params = torch.load(file, map_location="cpu", weights_only=True)
@@ -220,7 +225,7 @@ def report(
     """
     every = [each for place in places for each in (place if isinstance(place, list | tuple) else [place])]
     folders = [place.folder if isinstance(place, Run) else _path("places", place) for place in every]
-    until = {place.folder: place.result["rounds"] for place in every if isinstance(place, Run)}
+    until = {each.folder: each.found["rounds"] for each in every if isinstance(each, Run) and each.found is not None}
     runs = [run.at(until.get(run.path, run.rounds)) for run in read(*folders)]
     require(bool(runs), "places", " ".join(map(str, folders)), "no runs there")
     page = compare_runs(runs, targets=_fractions(targets), baseline=None if baseline is None else str(baseline))

@@ -146,6 +146,9 @@ class Experiment:
     def _rounds(self, stage: Stage, state: State) -> tuple[State, Status]:
         """A stage's rounds: the State after them, and finished or diverged."""
         last = last_round(self.stages, state["stage"], self.config.rounds)
+        history = self.recorder.history
+        if stage.counted and history.rows and history.rows[-1]["round"] == state["round"] and history.diverged():
+            return state, Status.DIVERGED  # before it was resumed: only result.json was not written then
         with Display(last, state["round"], stage=stage.name if len(self.stages) > 1 else "") as display:
             while state["round"] < last and not stage.done(state, self.ctx):
                 state, row = self._round(stage, state)

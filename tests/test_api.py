@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from program import FEW, SMALL
+from program import FEW, SMALL, fork, wait_for_rounds
 
 import fedexp
 from fedexp.errors import ConfigError
@@ -146,7 +147,7 @@ def test_a_result_that_is_not_there_is_said(done, tmp_path):
 
 FILES = {
     "result": ["result.json"], "metrics": ["metrics.csv"], "clients": ["partition.csv", "clients.csv"],
-    "confusion": ["confusion.csv", "metrics.csv"], "model": ["model.pt", "metrics.csv"],
+    "confusion": ["confusion.csv", "result.json"], "model": ["model.pt", "result.json"],
 }  # fmt: skip
 SPOILT = [None, b"", b"\x00\xff garbage,,\n1,2\n", b"a,b\n1,2\n", b"[]", b"PK\x03\x04"]  # None: the file is missing
 
@@ -172,7 +173,43 @@ def test_metrics_without_rows_or_with_other_rows_are_said(done, tmp_path):
     for rows in ([], [first, f"x{first}"]):
         (moved / "metrics.csv").write_text("\n".join([header, *rows]))
         with pytest.raises(ConfigError, match=r"has no metrics\.csv that can be read"):
-            _ = fedexp.load(moved).model
+            _ = fedexp.load(moved).metrics
+
+
+def test_of_a_run_that_was_carried_on_the_model_is_that_of_its_result(tmp_path):
+    """A model is written at a run's end: after an interruption it is an earlier one, which no result tells of; after a
+    kill result.json, too, is that of the earlier end."""
+    words = [*FEW, "local.lr=0.02", "checkpoint_seconds=0"]
+    two = fedexp.run(WORDS, *words, rounds=2, output_root=tmp_path)
+    logits = two.model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))
+    job = fork(tmp_path, *words, "rounds=100000")
+    wait_for_rounds(tmp_path, 5, job)
+    job.kill()
+    job.join()
+    killed = fedexp.run(WORDS, *words, rounds=2, output_root=tmp_path)
+    assert killed.result["rounds"] == fedexp.load(killed.folder).result["rounds"] == 2
+    assert torch.equal(killed.model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)), logits)
+    pd.testing.assert_frame_equal(killed.confusion, two.confusion)
+    page = fedexp.report(tmp_path)
+    (row,) = page.records.to_dict("records")
+    assert (row["rounds"], row["final_accuracy"], page.notes) == (2, two.accuracy, fedexp.report(two).notes)
+    job = fork(tmp_path, *words, "rounds=100000")
+    wait_for_rounds(tmp_path, 10, job)
+    os.kill(job.pid, signal.SIGTERM)
+    job.join()
+    stopped = fedexp.load(two.folder)
+    assert stopped.result["status"] == "interrupted" and stopped.result["rounds"] > 2
+    for part in ("model", "confusion"):
+        with pytest.raises(
+            ConfigError, match=r"has no model of round \d+, after which it was interrupted; the run's own"
+        ):
+            getattr(stopped, part)
+
+
+def test_a_run_without_a_result_is_reported_as_its_folder_is(done, tmp_path):
+    killed = shutil.copytree(done.folder, tmp_path / done.folder.name)
+    (killed / "result.json").unlink()
+    assert fedexp.report(fedexp.load(killed)).notes == fedexp.report(tmp_path).notes != fedexp.report(done).notes
 
 
 def test_paths_and_configs_and_numbers_of_numpy_are_values(tmp_path):

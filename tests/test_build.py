@@ -93,6 +93,11 @@ def built(*words):
             ["measures.divergence=fedexp.measure.accuracy: must name a funct"],
         ),
         (["+reference_round=3"], ["reference_round=3: no such key; did you mean reference_rounds?"]),
+        (
+            ["local.optimizer=adam", "local.momentum=0.9"],
+            ["local.momentum=0.9: is that of sgd, and local.optimizer=adam has its own averages; use 0"],
+        ),
+        (["hardware.device='cuda:'"], ["hardware.device=cuda:: must be auto, cpu, cuda or cuda:N"]),
         (["server_optimizer=adam", "server_optimizer.beta1=1"], ["server_optimizer.beta1=1: must be in [0, 1)"]),
         (["compression=top_k", "compression.share=0"], ["compression.share=0: must be in (0, 1]"]),
         (["selection=full"], ["clients_per_round=4: selection=full takes all clients; use clients_per_round=20"]),

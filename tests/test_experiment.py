@@ -163,6 +163,16 @@ def test_divergence_ends_the_run_and_keeps_what_was_measured(monkeypatch, tmp_pa
     json.loads((only_folder(tmp_path) / "result.json").read_text(), parse_constant=lambda name: pytest.fail(name))
 
 
+def test_a_run_that_was_killed_after_it_had_diverged_ends_there(monkeypatch, tmp_path):
+    """Between the last checkpoint and result.json: it does not train on from weights that are no numbers."""
+    assert run(monkeypatch, tmp_path, *FEW, "local.lr=1e18") == 0
+    first, rows = result(tmp_path), metrics(tmp_path)
+    assert first["status"] == "diverged"
+    (only_folder(tmp_path) / "result.json").unlink()
+    assert run(monkeypatch, tmp_path, *FEW, "local.lr=1e18") == 0
+    assert {**result(tmp_path), "seconds": 0} == {**first, "seconds": 0} and metrics(tmp_path).equals(rows)
+
+
 def test_clustered_sampling_survives_until_a_divergence_is_seen(monkeypatch, tmp_path):
     words = ["algorithm=clusamp", "partition=iid", "local.lr=1e18", "local.momentum=0", "evaluate.every=3"]
     assert run(monkeypatch, tmp_path, *words) == 0

@@ -26,8 +26,6 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_matrix, identity
 from scipy.sparse.csgraph import connected_components
 from torch import Generator, Tensor
@@ -40,6 +38,7 @@ from fedexp.config.bounds import AtLeast, OneOf, Within
 from fedexp.engine import Batch, Client, Context, State
 from fedexp.errors import require
 from fedexp.models import Model
+from fedexp.record import pictures
 from fedexp.tree import Params, Tree
 from fedexp.world import World
 
@@ -243,13 +242,12 @@ class Cadis(FedAvg):
             pairwise = pd.DataFrame({"client": first, "other": second, "similarity": values}).set_index("client")
             return super().artifacts(state, ctx) | {"similarity": pairwise}
         q, true = self.quotients(state, ctx.clients), label_similarity(ctx.world)
-        figure = Figure(figsize=(11, 5), layout="constrained")
+        figure = pictures.blank(11, 5)
         titles = (f"Q-matrix after round {state['round']}", "cosine of the label distributions")
         for axes, matrix, title in zip(figure.subplots(1, 2), (q, true), titles):
             picture = axes.imshow(matrix.numpy(), vmin=0, vmax=1)
             axes.set(title=title, xlabel="client", ylabel="client")
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True))
+            axes.locator_params(integer=True)
         figure.colorbar(picture, ax=figure.axes)
         table = pd.DataFrame(np.round(q.numpy(), 6)).rename_axis("client")
         found = {f"similarity_round{state['round']:04d}": figure, "similarity": table}

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedexp.build import build_context, build_dataset, build_measures, build_reference, build_stages
@@ -69,9 +70,9 @@ class OurLoop:
     def __init__(self, config: DictConfig) -> None:
         self.config, ctx = config, build_context(config, build_dataset(config))
         self.stages = build_stages(config, ctx)
-        reference = build_reference(config, self.stages[-1].context, lambda: False)
+        self.reference = build_reference(config, self.stages[-1].context, lambda: False)
         settings, measures = section(config, "evaluate"), build_measures(config)
-        self.evaluation = Evaluation(settings, measures, reference, self.stages, ctx.world, config.rounds)
+        self.evaluation = Evaluation(settings, measures, self.reference, self.stages, ctx.world, config.rounds)
         self.ctx: Context | None = None
         self.state: State = {"params": ctx.model.params()}
         self.examples = 0
@@ -82,11 +83,15 @@ class OurLoop:
         self._open(stage.context)
         fresh: State = stage.begin(stage.algorithm, self.state, self.ctx)
         self._open(stage.inside(fresh, self.ctx))
+        if stage.counted and not self.reference.state:
+            self.reference.begin(fresh["params"])
         before = {"round": self.state.get("round", 0), "stage": number}
         self.state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
 
     def round(self) -> Round:
         """The next round of this stage; `examples`: how many it trained on."""
+        if self.stage.counted:
+            self.reference.follow(self.state["round"] + 1)
         done = one_round(self.stage.algorithm, self.state, self.ctx)
         self.state, self.examples = done.after, done.examples
         return done
@@ -97,13 +102,17 @@ class OurLoop:
         return last_round(self.stages, number, self.config.rounds) - before
 
     def close(self) -> None:
+        self._close()
+        self.reference.close()
+
+    def _close(self) -> None:
         if self.ctx is not None:
             self.ctx.engine.close()
 
     def _open(self, ctx: Context) -> None:
         """Make `ctx` the one to train in, with an engine of its own."""
         if ctx is not self.ctx:
-            self.close()
+            self._close()
             self.ctx = ctx.ready()
 
 
@@ -264,7 +273,7 @@ def print_hours(jobs: list[Job]) -> None:
     table = new_table(title, ["row", "runs", "hours"])
     rows["all"] = [value for values in rows.values() for value in values]
     for row, values in rows.items():
-        table.add_row(row, str(len(values)), f"{sum(values) / 3600:,.2f}")
+        table.add_row(escape(row), str(len(values)), f"{sum(values) / 3600:,.2f}")
     console(80).print(table)
 
 

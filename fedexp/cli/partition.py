@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedexp.config.compose import composed
@@ -32,14 +33,14 @@ def main(words: list[str]) -> None:
     header = columns.columns if fits else ["examples of class:count"]
     names = [str(config[group].get("name", "own")) for group in ("partition", "dataset")]
     title = f"{' of '.join(names)}: {world.clients} clients, mean EMD "
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}{mean_emd(world.label_counts):.3f}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{escape(title)}{mean_emd(world.label_counts):.3f}")
     table.add_column("client", justify="right", no_wrap=True)
     for name in header:
-        table.add_column(name, justify="right" if fits else "left", no_wrap=fits, overflow="fold")
+        table.add_column(escape(name), justify="right" if fits else "left", no_wrap=fits, overflow="fold")
     for name in ("all", "EMD"):
         table.add_column(name, justify="right", no_wrap=True)
     for (client, row), distance in zip(columns.iterrows(), emd(world.label_counts)):
-        held = [str(count or "") for count in row] if fits else [_held(row)]
+        held = [str(count or "") for count in row] if fits else [escape(_held(row))]
         table.add_row(str(client), *held, str(row.sum()), f"{distance:.3f}")
     console.print(table)
 

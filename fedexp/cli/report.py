@@ -103,9 +103,12 @@ def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict
     reports, pages = to or beside(folders[0]), by_data_set(runs, **asked)
     for page in pages:
         _write(page, to if to is not None and len(pages) == 1 else reports / page.name)
-    # The baseline asked for need not be in a paper's tables.
-    for page in paper_pages(runs, asked["targets"], remarks=remarks):
+    of_papers = 0
+    for page in paper_pages(runs, asked["targets"], remarks=remarks):  # they need not have the baseline asked for
         _write(page, reports / page.name)
+        of_papers += 1
+    right = "only folders of `fedexp study` there, and none that belongs in a paper's table"
+    require(bool(pages) or of_papers > 0, "", " ".join(map(str, folders)), right)
 
 
 def _tables(

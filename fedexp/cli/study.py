@@ -27,6 +27,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedconcat import concatenate, encoders
 from fedexp.build import build_context, build_dataset
 from fedexp.config.compose import composed
+from fedexp.config.constructors import PARTS
 from fedexp.data import Transform
 from fedexp.engine import Batch, Client, Context
 from fedexp.errors import require
@@ -56,6 +57,9 @@ class Reconstruction(FedAvg):
 def study(config: DictConfig) -> pd.DataFrame:
     """Tables 6 and 7: a row for each encoder and each set of data on which its classifier and decoder are trained."""
     require(config.clients >= 2, "clients", config.clients, "must be at least 2: the first two are studied")
+    for group, own in {"algorithm": f"{FedAvg.__module__}.FedAvg", **PARTS}.items():
+        node = config[group]
+        require(node["_target_"] == own, group, node.get("name", "own"), "has no part in the study; leave it out")
     every = build_context(config, build_dataset(config))
     two = torch.cat([every.world.of(0), every.world.of(1)])
     ctx = replace(every, world=replace(every.world, rows=two, sizes=every.sizes[:2]), cohort=2).ready()

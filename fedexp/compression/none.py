@@ -30,7 +30,7 @@ class NoCompression(Frozen):
 
     def encode(self, update: Params, memory: Tree, key: Tensor) -> tuple[Tree, Tree]:
         """(payload, new memory). key: int64 [], for noise by randomness.uniform(key, count, stream), with streams from
-        2000 on."""
+        2000 to 2023."""
         return update, memory
 
     def decode(self, payload: Tree, like: Params) -> Params:

@@ -88,7 +88,7 @@ def _data(node: Mapping[str, Any], kept: Plain, target: Any) -> Plain:
     """A data set's settings without its folder where the data are known, and so the same in every folder; other data
     are identified by their folder."""
     downloads = "download" in node or (target is not None and "download" in _defaults(target))
-    known = downloads or getattr(target, "known", False)
+    known = getattr(target, "known", downloads)
     kept = {key: value for key, value in kept.items() if key not in ("source", "download")}
     if known or kept.get("root") is None:
         return {key: value for key, value in kept.items() if key != "root"}
@@ -102,6 +102,8 @@ def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -
     if target is not None:
         own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
         defaults, given = {**defaults, **own}, _typed_values(target, given)
+    if group == "partition":  # the keys that fedexp reads itself are numbers, and no constructor has their types
+        given = {name: _typed(value, float) if name in OF_FEDEXP[group] else value for name, value in given.items()}
     kept = _over(defaults, given, every)
     for name, value in kept.items():
         if _is_constructor(value):

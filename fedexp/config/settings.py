@@ -2,6 +2,7 @@
 configs are composed and checked without it."""
 
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,10 @@ class Local:
 
     def __post_init__(self) -> None:
         check_fields(self, "local")
+        require(
+            self.optimizer == "sgd" or self.momentum == 0, "local.momentum", self.momentum,
+            f"is that of sgd, and local.optimizer={self.optimizer} has its own averages; use 0",
+        )  # fmt: skip
 
     def rate(self, number: int) -> float:
         """The learning rate of a round (from 0)."""
@@ -73,17 +78,16 @@ class Local:
 class Hardware:
     """device: auto, cpu, cuda or cuda:N. precision: float32, tf32 (NVIDIA's, for products and convolutions), bfloat16
     (autocast) or float64. engine: workers (one process per core), vectorized (the cohort as one stack) or auto.
-    workers: number of processes, auto = one per core, or as many as can be started; one that dies, or is stopped
-    for 10 seconds, is replaced, and its client trained again. Each client of a cohort trains on one thread, also
-    without workers, so that their number does not change results; one that trains alone uses all cores.
-    clients_at_once: clients of a vectorized cohort that train at once, auto = the whole cohort, halved whenever
-    memory runs out. convolution: auto (where that is measured to be faster, in tiles on a CPU in float32, and in a
-    form for stacks on a GPU; all round a little differently) or direct. compile: whether torch.compile traces a
-    vectorized cohort's local step as a whole, which fuses its kernels and needs a C++ compiler; that takes up to a
-    minute for each number of clients that still train when others have ended, so it suits clients of equal size.
-    cuda_graphs: whether a GPU records a vectorized cohort's local step once and replays it, with equal results.
-    client_memory: where the clients' memory is kept between rounds: on the device, or on the cpu, from which the
-    participants' rows are copied each round.
+    workers: number of processes, auto = one per core, or as many as can be started; one that dies, or is stopped for 10
+    seconds, is replaced, and its client trained again. Each client of a cohort trains on one thread, also without
+    workers, so that their number does not change results; one that trains alone uses all cores. clients_at_once:
+    clients of a vectorized cohort that train at once, auto = the whole cohort, halved whenever memory runs out.
+    convolution: direct, or auto: the form measured to be fastest here (on a CPU in float32 also tiles, on a GPU also
+    forms for stacks; forms differ in rounding). compile: whether torch.compile traces a vectorized cohort's local step
+    as a whole, which fuses its kernels and needs a C++ compiler; that takes up to a minute for each number of clients
+    that still train when others have ended, so it suits clients of equal size. cuda_graphs: whether a GPU records a
+    vectorized cohort's local step once and replays it, with equal results. client_memory: where the clients' memory is
+    kept between rounds: on the device, or on the cpu, from which the participants' rows are copied each round.
     """
 
     device: str = "auto"
@@ -99,7 +103,7 @@ class Hardware:
     def __post_init__(self) -> None:
         check_fields(self, "hardware")
         require(
-            self.device in ("auto", "cpu") or self.device.split(":")[0] == "cuda",
+            re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None,
             "hardware.device", self.device, "must be auto, cpu, cuda or cuda:N",
         )  # fmt: skip
         require(
@@ -120,10 +124,7 @@ class Hardware:
             count = torch.cuda.device_count()
             index = self.device.partition(":")[2] or "0"
             require(count > 0, "hardware.device", self.device, "no CUDA device here; use cpu or auto")
-            require(
-                index.isdecimal() and int(index) < count,
-                "hardware.device", self.device, f"this machine has cuda:0 to cuda:{count - 1}",
-            )  # fmt: skip
+            require(int(index) < count, "hardware.device", self.device, f"this machine has cuda:0 to cuda:{count - 1}")
 
     @property
     def torch_device(self) -> "torch.device":

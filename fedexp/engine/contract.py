@@ -19,7 +19,7 @@ class Batch(NamedTuple):
 
     share: each example's weight in the batch's mean: 1 over the number of examples, 0 for padding.
     key: int64 [], the random key of this client's step: a loss that needs noise draws it with
-    randomness.uniform(key, count, stream), with a stream from 1000 to 1999 (lower ones belong to the layers, higher
+    randomness.uniform(key, count, stream), with a stream from 1000 to 1023 (lower ones belong to the layers, higher
     ones to compressions).
     """
 

@@ -77,13 +77,15 @@ class RunFolder:
 
     def is_busy(self) -> bool:
         """Whether a process is at work in the folder."""
+        if not self.path.is_dir():
+            return False  # asking for the lock would create the folder
         try:
             with self._lock.acquire(timeout=0):
                 return False
         except Timeout:
             return True
         except OSError:
-            return False  # there is no such folder
+            return False  # where not even a lock can be written, no process works
 
     def _clear(self) -> None:
         """Remove files that saves of killed processes left behind. Only the holder of the lock may do so."""

@@ -15,7 +15,7 @@ import fedexp
 from fedexp.config.fingerprint import fingerprint, relevant
 from fedexp.config.schema import ADDED, flat, lacking
 from fedexp.errors import ConfigError
-from fedexp.record.status import DONE
+from fedexp.record.status import DONE, Status
 from fedexp.report.runs import LOST, Recorded
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ def read(*places: Path) -> list[Recorded]:
         if _was_edited(config, result):
             log.warning("%s: its config.yaml was changed after the run; it is read as it is now", path.parent)
         lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
-        runs.append(Recorded(path.parent, config, result, config["rounds"], LOST if lost else ""))
+        # Where a finished run is carried on to more rounds, its config and metrics.csv already tell of these.
+        ended = result.get("rounds") if result.get("status") == Status.FINISHED else None
+        runs.append(Recorded(path.parent, config, result, ended or config["rounds"], LOST if lost else ""))
     return runs
 
 

@@ -16,8 +16,8 @@ from fedexp.sweep.table import Cell, Table
 class Line:
     """A line of cells that are compared with one another. measured: those that were; compared: the largest group of
     these that ran under protocols that deviate in the same way, on the same data; ranked: these without targets that
-    runs of fewer rounds than the protocol did not reach, since they may be reached later; best, printed_best: the best
-    of them as measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
+    were not reached in fewer rounds than the protocol has, since they may be reached later; best, printed_best: the
+    best of them as measured and as printed; correlation: Spearman's, of what was measured and what was printed."""
 
     def __init__(self, table: Table, name: str, cells: list[Measured]) -> None:
         self.name, self.cells = name, cells

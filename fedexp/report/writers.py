@@ -74,7 +74,7 @@ def terminal(page: Page, console: Console) -> None:
     for sheet in map(Sheet.narrow, page.sheets):
         console.print()
         table = Table(
-            title=sheet.title, caption=escape(sheet.caption) or None, title_style="bold", title_justify="left",
+            title=escape(sheet.title), caption=escape(sheet.caption) or None, title_style="bold", title_justify="left",
             caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
         )  # fmt: skip
         for number, name in enumerate(sheet.header):

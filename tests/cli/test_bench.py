@@ -15,6 +15,7 @@ from fedexp.cli.bench import CASES, OurLoop, jobs_and_rounds, measure, peak_memo
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.engine import Hardware
 from fedexp.errors import ConfigError
+from fedexp.measure.reference import Reference
 
 SMALL = ["model.hidden=16", "partition=iid", "clients=10", "clients_per_round=10", "hardware=cpu", "tracking=none"]
 
@@ -98,6 +99,14 @@ def test_what_the_hand_written_loops_do_not_do_is_only_timed(words):
 def test_the_plain_loop_has_full_precision_only():
     found = measure(config("hardware.precision=bfloat16", "hardware.workers=1", "local.steps=1"), 1, fast=False)
     assert found["plain"] is None and found["floor"] is not None
+
+
+def test_the_reference_s_training_is_timed_too(monkeypatch):
+    followed = []
+    follow = Reference.follow
+    monkeypatch.setattr(Reference, "follow", lambda self, number: followed.append(number) or follow(self, number))
+    found = measure(config("reference=centralized", "hardware.workers=1", "local.steps=1"), 2, fast=True)
+    assert followed == [1, 2, 3] and found["run"] > 0
 
 
 def test_which_cases_and_how_many_rounds_of_them():

@@ -42,3 +42,9 @@ def test_many_classes_are_said_in_words(capfd):
 def test_bad_settings_are_said(capfd, words, said):
     assert carry_out("partition", words) == 2
     assert said in capfd.readouterr().err
+
+
+def test_names_are_shown_as_they_are(capfd):
+    """Not as marks that change the colour of what follows."""
+    assert carry_out("partition", ["partition=iid", "partition.name='[/x]'", "dataset.name='[red]'", "clients=4"]) == 0
+    assert "[/x] of [red]: 4 clients" in capfd.readouterr().out

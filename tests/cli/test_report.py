@@ -170,6 +170,16 @@ def test_what_cannot_be_reported_is_said(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_study_alone_that_belongs_in_no_table_is_said(tmp_path, capsys):
+    (sweep,) = asked("algorithm=fedavg", f"output_root={tmp_path}")
+    folder = leave_run(*sweep.jobs, [0.5])
+    for name in ("result.json", "metrics.csv"):
+        (folder / name).unlink()
+    (folder / "information.csv").write_text("table,data,algorithm,classification_loss,reconstruction_loss,commit\n")
+    assert report(tmp_path) == 2
+    assert f"{tmp_path}: only folders of `fedexp study` there" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

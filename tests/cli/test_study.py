@@ -92,6 +92,12 @@ def test_two_clients_are_needed(capsys):
     assert "clients=1: must be at least 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["algorithm=scaffold"], ["privacy=dp_fedavg"], ["server_optimizer=adam"]])
+def test_what_has_no_part_in_it_is_refused(capsys, words):
+    assert carry_out("study", ["dataset=digits", "model=mcmahan_cnn", *words]) == 2
+    assert f"{words[0]}: has no part in the study; leave it out" in capsys.readouterr().err
+
+
 def test_fedavg_encoders_are_those_of_its_rounds():
     """The first is the mean of what both clients make of the start; later ones go on from it."""
     world = make_world([40, 20])

@@ -86,6 +86,7 @@ def test_what_is_at_its_default_is_no_part_of_a_name():
         (["partition=dir", "partition.alpha=1"], ["partition=dir1.0"]),
         (["server_optimizer.lr=1"], ["server_optimizer=sgd"]),
         (["dataset=mnist", "dataset.transform.mean=[0]"], ["dataset=mnist", "dataset.transform.mean=[0.0]"]),
+        (["partition.noise=1", "partition.quantity_skew=1"], ["partition.noise=1.0", "partition.quantity_skew=1.0"]),
         (["partition.holdout=0"], []), (["rounds=61"], []), (["hardware=cpu"], []), (["hardware.workers=1"], []),
         (["tracking=none"], []), (["output_root=/elsewhere"], []), (["checkpoint_seconds=1"], []),
         (["artifacts_every=3"], []), (["pictures=false"], []), (["selection=uniform"], []),
@@ -117,9 +118,14 @@ def test_what_can_change_a_result_changes_the_name(words):
     assert fingerprint(composed(*words)) != fingerprint(composed())
 
 
-def test_of_other_data_the_folder_is_the_name():
-    names = {fingerprint(composed("dataset=image_folder", f"dataset.root={root}")) for root in ("a", "b", "./a")}
+@pytest.mark.parametrize("data", ["image_folder", "femnist", "shakespeare"])
+def test_of_other_data_the_folder_is_the_name(data):
+    """LEAF draws writers and speakers anew for each of its folders."""
+    names = {fingerprint(composed(f"dataset={data}", f"dataset.root={root}")) for root in ("a", "b", "./a")}
     assert len(names) == 2
+
+
+def test_a_copy_of_known_data_has_a_name_of_its_own():
     assert fingerprint(composed("dataset=cifar10_jpeg")) != fingerprint(composed("dataset=cifar10"))
 
 

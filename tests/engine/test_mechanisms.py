@@ -90,7 +90,12 @@ def test_workers_equal_this_process(name):
 
 @pytest.mark.parametrize(
     "change",
-    [{"steps": 3}, {"drop_last": True}, {"optimizer": "adam"}, {"momentum": 0.0, "max_grad_norm": None}],
+    [
+        {"steps": 3},
+        {"drop_last": True},
+        {"optimizer": "adam", "momentum": 0.0},
+        {"momentum": 0.0, "max_grad_norm": None},
+    ],
     ids=str,
 )
 def test_local_settings_agree(change):

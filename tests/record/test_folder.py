@@ -3,8 +3,11 @@
 import struct
 
 import pytest
+from composing import composed
 from filelock import FileLock
 from program import FEW, only_folder, result, run
+
+from fedexp.record.folder import RunFolder
 
 
 def content(folder):
@@ -62,6 +65,14 @@ def test_only_a_folder_that_was_made_for_nothing_is_removed(monkeypatch, tmp_pat
     refused = [*WORDS, "dataset.root=/nowhere", "dataset.download=false"]
     assert run(monkeypatch, tmp_path / "out", *refused) == 2
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_asking_whether_a_folder_is_busy_makes_none(tmp_path):
+    folder = RunFolder(composed(f"output_root={tmp_path}"))
+    assert not folder.is_busy() and list(tmp_path.iterdir()) == []
+    with folder:
+        assert RunFolder(composed(f"output_root={tmp_path}")).is_busy()
+    assert not folder.is_busy()
 
 
 def test_an_empty_folder_that_was_there_before_stays(monkeypatch, tmp_path, mnist):

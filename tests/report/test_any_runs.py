@@ -1,6 +1,7 @@
 """Any runs beside each other: what differs in effect names them, and what came out of them stands first."""
 
 import io
+import json
 import math
 import shutil
 
@@ -340,6 +341,21 @@ def test_one_run_carried_out_twice_as_far_is_a_line_of_its_own(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_finished_run_that_is_being_carried_on_is_read_as_it_ended(tmp_path):
+    """Its config and metrics.csv are those of more rounds already; result.json is written at the end."""
+    (sweep,) = asked("rounds=4", "evaluate.clients=all", f"output_root={tmp_path}")
+    folder = leave_run(*sweep.jobs, [0.1, 0.2, 0.3, 0.4], columns={"client_accuracy_mean": 0.25})
+    told = json.loads((folder / "result.json").read_text())
+    rows = pd.read_csv(folder / "metrics.csv")
+    rows.loc[2:, "client_accuracy_mean"] = 0.75
+    rows.to_csv(folder / "metrics.csv", index=False)
+    (folder / "result.json").write_text(json.dumps({**told, "rounds": 2, "final_accuracy": 0.2, "best_accuracy": 0.2}))
+    page = compared(tmp_path)
+    assert page.records[["rounds", "final_accuracy"]].to_numpy().tolist() == [[2, 0.2]]
+    text = markdown(page)
+    assert "25.00" in text and "75.00" not in text and "40.00" not in text
+
+
 def test_what_is_incomplete_is_not_averaged(outputs):
     (sweep,) = asked("algorithm=fedcat", "local.lr=0.2", "seed=2,3", f"output_root={outputs}")
     folder = leave_run(sweep.jobs[0], [0.9], status="interrupted")
@@ -575,3 +591,13 @@ def test_a_stranger_s_name_is_text_on_the_page(tmp_path):
         file.write_text(file.read_text().replace("name: fedcat", "name: <img src=x onerror=alert(1)>"))
     web = html(compared(tmp_path))
     assert "<img" not in web.replace("\\u003cimg", "") and "&lt;img src=x" in web
+
+
+def test_a_stranger_s_name_is_text_in_a_terminal(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedcat", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        file = leave_run(job, [0.5]) / "config.yaml"
+        file.write_text(file.read_text().replace("name: fedavg", "name: '[/x]'"))
+    out = io.StringIO()
+    terminal(compared(tmp_path, baseline="[/x]"), Console(file=out, width=80))
+    assert "Final accuracy minus that of [/x]" in out.getvalue()
