@@ -188,7 +188,10 @@ def build_model(config: DictConfig, world: World) -> Model:
     source = of_fedexp(config, "model", "pretrained")
     if source is not None:
         pretrained.load(net, str(source))
-    model = Model(net.to(world.device, world.dtype))
+    try:
+        model = Model(net.to(world.device, world.dtype))
+    except TypeError as error:  # a layer that cannot be used here
+        raise ConfigError("model._target_", config.model["_target_"], str(error)) from error
     model.pretrained = source
     _try_out(model, world, config)
     return model

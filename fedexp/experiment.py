@@ -129,7 +129,7 @@ class Experiment:
         if stage.counted and count == 0:
             self.reference.begin(fresh["params"])
         before = {"round": count, "stage": number, "clock": state["clock"] if state else 0.0}
-        state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
+        state = begin(stage.algorithm, fresh, self.ctx, before)
         self.recorder.save_if_due(state)  # entering a stage can take long and should not be repeated
         return state
 

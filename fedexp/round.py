@@ -1,8 +1,9 @@
 """One communication round, the same for every algorithm: select, download, train, upload, aggregate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from fedexp.errors import require
 from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
 from fedexp.tree import Params, Stack, Tree
+
+_START = {"round": 0, "stage": 0, "clock": 0.0}  # the clock: simulated seconds of the whole run
+_KEPT = ("optimizer", "selection", "privacy", "memory", "tiles", "surveyed")  # written by `begin` and by rounds
 
 
 @dataclass(frozen=True)
@@ -61,18 +65,22 @@ class Round:
         return self.algorithm.center(self.after, self.ids, self.ctx)
 
 
-def begin(algorithm: FedAvg, state: State, ctx: Context) -> State:
-    """The whole State before a stage's first round, given what the algorithm's `init` returned.
+def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any] = _START) -> State:
+    """The whole State before a stage's first round, given what the algorithm's `init` returned. place: the numbers of
+    the last round and of the stage, and the simulated seconds so far.
 
     What the algorithm asks or sends all clients as it enters the stage is exchanged here, counted in the first round.
+    Raises ConfigError where the algorithm's State has entries of its own under names that rounds use.
     """
+    taken = ", ".join(sorted(state.keys() & {*_START, *_KEPT}))
+    right = f"init gives the State {taken}, which rounds write themselves; use other names"
+    require(not taken, "algorithm", type(algorithm).__name__, right)
     params = state["params"]
     trained = ctx.model.trained(algorithm.shared(params, ctx))
     first = {"own": algorithm.memory(ctx, params), "compression": algorithm.compression.init(trained)}
     whole = {
-        "round": 0,
-        "stage": 0,
-        "clock": 0.0,  # simulated seconds of the whole run
+        **_START,
+        **place,
         **state,
         "optimizer": algorithm.server_optimizer.init(trained),
         "selection": algorithm.selection.init(ctx, trained),

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from torch import nn
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.models import Classifier
 from fedexp.server_optimizer.momentum import Momentum
 from fedexp.server_optimizer.sgd import Sgd
 
@@ -29,6 +30,9 @@ def frozen(shape, classes, hidden, initialisation): return net(classes).requires
 class Pair(nn.Linear):
     def forward(self, x): return super().forward(x.flatten(1)), x
 def pair(shape, classes, hidden, initialisation): return Pair(64, classes)
+def long_head(shape, classes, hidden, initialisation): return Classifier(nn.Flatten(), net(classes))
+def cumulative(shape, classes, hidden, initialisation):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=None), nn.Linear(64, classes))
 def insists(shape, classes, hidden, initialisation): assert classes == 3, "three classes"
 
 def round_measure(done): return {"round": 77}
@@ -61,6 +65,10 @@ class Unsavable(FedAvg):
 class UnsavableLater(FedAvg):
     def aggregate(self, state, ids, uploads, ctx, gen):
         return {**super().aggregate(state, ids, uploads, ctx, gen), "seen": [np.zeros(2)]}
+
+@dataclass(frozen=True, kw_only=True)
+class Taken(FedAvg):
+    def init(self, ctx, params): return {**super().init(ctx, params), "clock": 0, "memory": torch.zeros(3)}
 
 @dataclass(frozen=True, kw_only=True)
 class TwoModels(FedAvg):
@@ -103,6 +111,8 @@ def own_code(monkeypatch):
         ("pair", "pair: must give logits of shape [2, 10] for 2 examples; it gave tuple"),
         ("other_input", "other_input: cannot take examples of shape [2, 1, 8, 8] (RuntimeError: "),
         ("frozen", "frozen: has no weights to train"),
+        ("long_head", "TypeError: head must be one nn.Linear, not Sequential; other layers go into the encoder"),
+        ("cumulative", "cumulative: 1: BatchNorm must be affine, with running statistics and a momentum"),
         ("insists", "cannot be built from its keys (AssertionError: three classes, own_code.py:"),
     ],
 )
@@ -190,6 +200,7 @@ def test_an_algorithm_s_summary_and_artifacts_replace_nothing(monkeypatch, capfd
     ("name", "said"),
     [
         ("Unsavable", "own_code.Unsavable: keeps seen.mean, a float64, in its State"),
+        ("Taken", "algorithm=Taken: init gives the State clock, memory, which rounds write themselves; use other name"),
         ("UnsavableLater", "own_code.UnsavableLater: keeps seen.0, a ndarray, in its State"),
         ("More", "remember: must return what memory(ctx, params) does: own.count is float32 [], and in memory missing"),
         (

@@ -141,7 +141,7 @@ def _entered(stage, last, count, number):
     ctx = stage.context.ready()
     first = stage.begin(stage.algorithm, last, ctx)
     inside = stage.inside(first, ctx).ready()
-    return begin(stage.algorithm, {**first, "round": count, "stage": number}, inside), inside
+    return begin(stage.algorithm, first, inside, {"round": count, "stage": number}), inside
 
 
 def gap(first, second):

@@ -81,9 +81,12 @@ class FedCat(FedAvg):
         return (torch.arange(ctx.clients) % ctx.cohort)[torch.randperm(ctx.clients, generator=draw)]
 
     def select(self, state: State, ctx: Context, gen: Generator) -> Tensor:
-        """The device that each copy visits: copy i goes to the device of group (offset + i) mod K."""
+        """The device that each copy visits: with grouping, copy i goes to the device of group (offset + i) mod K."""
         if not self.grouping:
-            return super().select(state, ctx, gen)
+            ids = super().select(state, ctx, gen)
+            # In an order of their own, as full and clusamp give them, each copy would visit the same devices again.
+            in_order = self.concatenation and type(self.selection) is not Uniform
+            return ids[torch.randperm(len(ids), generator=gen)] if in_order else ids
         k, offset = ctx.cohort, state["round"] % ctx.cohort
         groups = self.groups(state["round"], ctx, gen)
         weight = (state["counts"][:, offset] + 1).double().rsqrt()

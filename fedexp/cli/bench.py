@@ -86,7 +86,7 @@ class OurLoop:
         if stage.counted and not self.reference.state:
             self.reference.begin(fresh["params"])
         before = {"round": self.state.get("round", 0), "stage": number}
-        self.state = begin(stage.algorithm, {**fresh, **before}, self.ctx)
+        self.state = begin(stage.algorithm, fresh, self.ctx, before)
 
     def round(self) -> Round:
         """The next round of this stage; `examples`: how many it trained on."""

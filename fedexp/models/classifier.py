@@ -11,10 +11,12 @@ from fedexp.tree import Params
 
 
 class Classifier(nn.Module):
-    """forward = head(encoder(x)); the head is the last linear layer."""
+    """forward = head(encoder(x)); the head is the last linear layer. Raises TypeError for another head."""
 
     def __init__(self, encoder: nn.Module, head: nn.Linear) -> None:
         super().__init__()
+        if not isinstance(head, nn.Linear):
+            raise TypeError(f"head must be one nn.Linear, not {type(head).__name__}; other layers go into the encoder")
         self.encoder, self.head = encoder, head
 
     def forward(self, x: Tensor, part: str = "all") -> Tensor:

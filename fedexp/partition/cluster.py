@@ -85,7 +85,7 @@ def _draw(
     for _ in range(tries):
         held = labels()
         sizes = np.clip(random.normal(mean, deviation, len(held)), smallest, largest)
-        each = [max(1, round(size / len(own))) for size, own in zip(sizes, held)]
+        each = [_each(size, len(own), smallest, largest) for size, own in zip(sizes, held)]
         needed = np.zeros(dataset.classes, int)
         for count, own in zip(each, held):
             needed[own] += count
@@ -104,3 +104,13 @@ def _draw(
         f"class {short} has {there[short]} examples for {len(owners)} clients that need {needed[short]}; "
         f"use {' or '.join(ways)}",
     )  # fmt: skip
+
+
+def _each(size: float, labels: int, smallest: int, largest: int | None) -> int:
+    """How often a client of about `size` examples holds each of its labels: smallest to largest examples in all."""
+    least, most = -(-smallest // labels), inf if largest is None else largest // labels
+    require(
+        least <= most, "partition.largest", largest,
+        f"no number of examples from smallest={smallest} on holds {labels} labels equally often",
+    )  # fmt: skip
+    return int(max(least, min(most, round(size / labels))))

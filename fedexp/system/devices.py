@@ -99,7 +99,8 @@ class Devices(Ideal):
         for row, client in enumerate(ids.tolist()):
             if torch.rand((), generator=generator(ctx.seed, "dropout", number, client)) < self.dropout:
                 work[row] = 0
-        return work
+        first = {client: row for row, client in reversed([*enumerate(ids.tolist())])}
+        return work[[first[client] for client in ids.tolist()]]  # a client that clusamp draws twice works once
 
     def seconds(self, client: int, examples: int, down: float, up: float, ctx: Context, number: int) -> float:
         return self.device(client, ctx.seed, number).seconds(examples, down, up)

@@ -159,6 +159,17 @@ def test_without_grouping_and_concatenation_it_is_fedavg():
     assert cat.keys() == avg.keys()
 
 
+def test_without_grouping_a_copy_visits_other_devices_whatever_the_selection():
+    """Full gives the devices in one order: each copy would train on one device alone, and none be passed on."""
+    ctx = context([3, 4, 5, 6], 4)
+    for selection in (Uniform(), Full()):
+        done = rounds(FedCat(grouping=False, selection=selection), ctx, 8)
+        assert all(sorted(each.ids.tolist()) == [0, 1, 2, 3] for each in done)
+        assert min(len({int(each.ids[copy]) for each in done}) for copy in range(4)) > 1
+    merged = rounds(FedCat(grouping=False, concatenation=False, selection=Full()), ctx, 2)
+    assert [each.ids.tolist() for each in merged] == [[0, 1, 2, 3]] * 2
+
+
 def test_gc_merges_every_round_and_dc_does_not():
     w0 = {"params": make_model("cnn", make_world(shape=(3, 8, 8))).params()}
     assert gap(play(FedCat(concatenation=False), count=1), w0) > 1e-4

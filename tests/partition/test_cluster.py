@@ -103,3 +103,21 @@ def test_unbalanced_single_cluster():
 def test_single_cluster_that_classes_cannot_fill():
     with pytest.raises(ConfigError, match=r"mean of at most 166"):
         single_cluster(like([5000] * 10), 100, 0, share=0.6, mean=290)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(86, 498), (1, 45), (20, 30)])
+def test_bounds_hold_where_sizes_are_rounded_to_whole_examples_of_each_class(smallest, largest):
+    """With 20 classes a client only multiples of 20 are possible."""
+    dataset = like([500] * 100)
+    parts = multi_cluster(
+        dataset, 20, 0, **{**MC, "mean": 150, "deviation": 300, "smallest": smallest, "largest": largest}
+    )
+    sizes = {len(part) for part in parts}
+    assert smallest <= min(sizes) and max(sizes) <= largest and all(size % 20 == 0 for size in sizes)
+
+
+def test_bounds_between_which_no_size_lies_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"partition.largest=99: no number of examples from smallest=86 on holds 20 la"
+    ):
+        multi_cluster(like([500] * 100), 20, 0, **{**MC, "largest": 99})

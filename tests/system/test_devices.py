@@ -301,6 +301,14 @@ def test_a_straggler_takes_fedcat_s_copy_as_far_as_it_works():
     assert_resumes(algorithm, cohort=3)
 
 
+def test_a_client_that_is_drawn_twice_works_once():
+    """CluSamp may draw a client for two clusters: its two models, and what it remembers, are the same."""
+    ctx, system = context(local=Local(epochs=9)), Devices(stragglers=0.5, dropout=0.3, **EQUAL)
+    works = [system.work(torch.tensor([4, 1, 4, 0, 1, 2]), ctx, number).tolist() for number in range(20)]
+    assert all(work[0] == work[2] and work[1] == work[4] for work in works)
+    assert {0, 9} < {work[0] for work in works}
+
+
 def test_one_epoch_has_no_part():
     with pytest.raises(ConfigError, match=r"system\.stragglers=0\.5: do 1 or more, but not all, of local\.epochs=1"):
         FedAvg(system=Devices(stragglers=0.5)).check(context(local=Local(epochs=1)))
