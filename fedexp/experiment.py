@@ -185,7 +185,7 @@ class Experiment:
         algorithm, ctx = self.stages[state["stage"]].algorithm, self.ctx
         answers = accuracy.confusion(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
         self.recorder.save(state)  # more rounds may be asked for later
-        self.recorder.finish(state["params"], answers, algorithm.artifacts(state, ctx))
+        self.recorder.finish(algorithm.final(state), answers, algorithm.artifacts(state, ctx))
         private = algorithm.privacy.summary(algorithm.selection.sampling)
         return {"convolution_tiles": state["tiles"], **private, **algorithm.summary(state, ctx)}
 

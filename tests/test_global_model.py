@@ -70,8 +70,12 @@ def test_the_model_of_tokens_takes_whole_numbers_of_any_type(tmp_path):
 
 
 def test_the_model_of_clusters_and_stages_is_the_one_that_was_evaluated(tmp_path):
-    for algorithm in ("ifca", "fedconcat"):
+    for algorithm in ("ifca", "fedconcat", "fedexp"):
         run = fedexp.run(*words_of(algorithm), "hardware.workers=1", output_root=str(tmp_path))
         dataset = build_dataset(run.config)
         right = (run.model(dataset.test_x).argmax(1) == dataset.test_y).double().mean()
         assert float(right) == pytest.approx(run.accuracy), algorithm
+        guessed = run.model(dataset.test_x).argmax(1)
+        table = torch.zeros(dataset.classes, dataset.classes, dtype=torch.int64)
+        table.index_put_((dataset.test_y, guessed), torch.ones(()).long(), accumulate=True)
+        assert (table.numpy() == run.confusion.to_numpy()).all(), algorithm

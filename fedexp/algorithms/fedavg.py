@@ -156,10 +156,15 @@ class FedAvg(Frozen):
             f"does not cover running statistics, which are sent as they are ({', '.join(sorted(crossing))}); use a "
             "model without batch normalisation, or algorithm=fedbn",
         )  # fmt: skip
+        require(
+            self.system.independent or self.selection.sampling != "poisson", "system", type(self.system).__name__,
+            "has stragglers or wait_for, by which one client more may change what others add; privacy with "
+            "selection=poisson covers dropout and a deadline alone; use these, or selection=uniform",
+        )  # fmt: skip
         self.privacy.check(ctx, self.selection.sampling)
 
     def init(self, ctx: Context, params: Params) -> State:
-        """What the server remembers: "params", which becomes model.pt, and whatever else the algorithm needs."""
+        """What the server remembers: "params", the global model, and whatever else the algorithm needs."""
         return {"params": params}
 
     def memory(self, ctx: Context, params: Params) -> Tree:
@@ -276,6 +281,10 @@ class FedAvg(Frozen):
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
         """Logits [n, C] of the global model."""
         return model(state["params"], x, training=False)
+
+    def final(self, state: State) -> Params:
+        """What becomes model.pt: with it alone as a State's "params", `predict` gives the logits that it gives now."""
+        return state["params"]
 
     def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
         """What clients `ids` [n], drawn or not, would receive to use a model instead of training it."""

@@ -2,7 +2,7 @@
 
 w <- w + eta_g D with D = sum_k p_k Delta_k and eta_g = max(1, sum_k p_k ||Delta_k||^2 / (2 (||D||^2 + epsilon))), norms
 over all trained weights; running statistics take the plain mean. As the iterates oscillate, the mean of the last two is
-evaluated, and is what a client uses; clients train from the last one, which is model.pt. The published code adds
+evaluated, is what a client uses, and becomes model.pt; clients train from the last one. The published code adds
 K epsilon instead, decayed by the square of the learning rate's decay: `epsilon_scale=published`.
 """
 
@@ -67,12 +67,15 @@ class FedExP(FedAvg):
     def predict(self, state: State, model: Model, x: Tensor) -> Tensor:
         return model(self._used(state), x, training=False)
 
+    def final(self, state: State) -> Params:
+        return self._used(state)
+
     def personal_download(self, state: State, ids: Tensor, ctx: Context) -> Tree:
         return super().personal_download({**state, "params": self._used(state)}, ids, ctx)
 
     def _used(self, state: State) -> Params:
-        """The model that is evaluated, as `evaluated` says."""
-        last, before = state["params"], state["previous"]
+        """The model that is evaluated, as `evaluated` says. In model.pt it is the only one."""
+        last, before = state["params"], state.get("previous", state["params"])
         return tree.mean(tree.stack([last, before]), torch.ones(2)) if self.evaluated == "mean2" else last
 
     def metrics(self, state: State, ctx: Context) -> dict[str, float]:

@@ -76,6 +76,10 @@ class Devices(Ideal):
     def whole(self) -> bool:
         return self.dropout == 0 and self.stragglers == 0
 
+    @property
+    def independent(self) -> bool:
+        return self.stragglers == 0 and self.wait_for is None
+
     def check(self, ctx: Context) -> None:
         asked = _asked(ctx)
         require(

@@ -32,6 +32,11 @@ class Ideal(Frozen):
         """Whether every client that is drawn does all of the work that `local` asks for."""
         return True
 
+    @property
+    def independent(self) -> bool:
+        """Whether a client's work, and whether its answer counts, depend on no other client of the cohort."""
+        return True
+
     def check(self, ctx: Context) -> None:
         """Raise ConfigError for settings that cannot work with this local training."""
 

@@ -41,6 +41,7 @@ from fedexp.selection.clusamp import CluSamp
 from fedexp.selection.full import Full
 from fedexp.selection.poisson import Poisson
 from fedexp.server_optimizer.momentum import Momentum
+from fedexp.system.devices import Devices
 
 pytest.importorskip("dp_accounting", reason="epsilon needs the extra [privacy]")
 
@@ -247,3 +248,15 @@ def test_without_noise_epsilon_is_infinite(monkeypatch, tmp_path, kind):
     assert run(monkeypatch, tmp_path, *FEW, f"privacy={kind}", "privacy.noise_multiplier=0", "rounds=2") == 0
     table = metrics(tmp_path)
     assert table["epsilon"].tolist() == table["epsilon_if_poisson"].tolist() == [float("inf")] * 2
+
+
+@pytest.mark.parametrize("change", [{"wait_for": 2}, {"stragglers": 0.5}])
+def test_poisson_sampling_s_epsilon_needs_devices_that_do_not_depend_on_one_another(change):
+    """With wait_for one client more can push another one's answer out, which changes the sum by up to 2 C, not C."""
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, replace(LOCAL, epochs=2), 3)
+    private = {"privacy": DpFedAvg(noise_multiplier=1.0, delta=1e-3), "selection": Poisson()}
+    with pytest.raises(ConfigError, match=r"system=Devices: has stragglers or wait_for, by which one client more"):
+        FedAvg(**private, system=Devices(**change)).check(ctx)
+    FedAvg(**private, system=Devices(dropout=0.2, deadline=5.0)).check(ctx)
+    FedAvg(privacy=private["privacy"], system=Devices(**change)).check(ctx)
