@@ -148,7 +148,7 @@ class Experiment:
         last = last_round(self.stages, state["stage"], self.config.rounds)
         history = self.recorder.history
         if stage.counted and history.rows and history.rows[-1]["round"] == state["round"] and history.diverged():
-            return state, Status.DIVERGED  # before it was resumed: only result.json was not written then
+            return state, Status.DIVERGED  # it had diverged before it was killed: only result.json is missing
         with Display(last, state["round"], stage=stage.name if len(self.stages) > 1 else "") as display:
             while state["round"] < last and not stage.done(state, self.ctx):
                 state, row = self._round(stage, state)

@@ -69,7 +69,7 @@ def test_the_model_of_tokens_takes_whole_numbers_of_any_type(tmp_path):
         run.model(tokens[0])
 
 
-def test_the_model_of_clusters_and_stages_is_the_one_that_was_evaluated(tmp_path):
+def test_the_model_of_clusters_of_stages_and_of_two_iterates_is_the_one_that_was_evaluated(tmp_path):
     for algorithm in ("ifca", "fedconcat", "fedexp"):
         run = fedexp.run(*words_of(algorithm), "hardware.workers=1", output_root=str(tmp_path))
         dataset = build_dataset(run.config)

@@ -74,7 +74,7 @@ class FedExP(FedAvg):
         return super().personal_download({**state, "params": self._used(state)}, ids, ctx)
 
     def _used(self, state: State) -> Params:
-        """The model that is evaluated, as `evaluated` says. In model.pt it is the only one."""
+        """The model that is evaluated, as `evaluated` says. A State read from model.pt has this model alone."""
         last, before = state["params"], state.get("previous", state["params"])
         return tree.mean(tree.stack([last, before]), torch.ones(2)) if self.evaluated == "mean2" else last
 

@@ -85,7 +85,7 @@ class RunFolder:
         except Timeout:
             return True
         except OSError:
-            return False  # where not even a lock can be written, no process works
+            return False  # no process can be at work where it cannot write its lock
 
     def _clear(self) -> None:
         """Remove files that saves of killed processes left behind. Only the holder of the lock may do so."""

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def blank(width: float, height: float) -> "Figure":
-    """An empty figure; its size is in inches. matplotlib, whose import takes half a second, is imported only here:
-    a run without pictures does without it."""
+    """An empty figure; its size is in inches. matplotlib is imported here and not above, since that takes half a
+    second, which a run without pictures need not wait."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
