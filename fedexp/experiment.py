@@ -7,12 +7,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fedexp.algorithms.fedavg import Stage
+from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.build import build_context, build_dataset, build_measures, build_reference, build_stages, build_tracker
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
-from fedexp.engine import Context, State, ranks
+from fedexp.engine import Context, State, ranks, returned
 from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import Interrupted, ProcessLost, require
 from fedexp.measure import accuracy
@@ -123,13 +123,14 @@ class Experiment:
         if state and state["stage"] == number:
             self._open(stage.inside(state, self.ctx))
             return state
-        fresh = stage.begin(stage.algorithm, state or {"params": self.ctx.model.params()}, self.ctx)
+        before = state or {"params": self.ctx.model.params()}
+        fresh = returned.first_state(stage.begin(stage.algorithm, before, self.ctx))
         self._open(stage.inside(fresh, self.ctx))
         count = state["round"] if state and self.stages[number - 1].counted else 0
         if stage.counted and count == 0:
             self.reference.begin(fresh["params"])
-        before = {"round": count, "stage": number, "clock": state["clock"] if state else 0.0}
-        state = begin(stage.algorithm, fresh, self.ctx, before)
+        place = {"round": count, "stage": number, "clock": state["clock"] if state else 0.0}
+        state = begin(stage.algorithm, fresh, self.ctx, place)
         self.recorder.save_if_due(state)  # entering a stage can take long and should not be repeated
         return state
 
@@ -177,7 +178,7 @@ class Experiment:
         if row is not None:
             row = self.recorder.add(row, tables)
         if self.config.artifacts_every and done.number % self.config.artifacts_every == 0:
-            self.recorder.write_artifacts(stage.algorithm.artifacts(done.after, self.ctx))
+            self.recorder.write_artifacts(_artifacts(stage.algorithm, done.after, self.ctx))
         return done.after, row
 
     def _finish(self, state: State) -> dict[str, Any]:
@@ -185,9 +186,11 @@ class Experiment:
         algorithm, ctx = self.stages[state["stage"]].algorithm, self.ctx
         answers = accuracy.confusion(lambda x: algorithm.predict(state, ctx.model, x), ctx.world)
         self.recorder.save(state)  # more rounds may be asked for later
-        self.recorder.finish(algorithm.final(state), answers, algorithm.artifacts(state, ctx))
+        final = returned.tensors("final", algorithm.final(state))
+        self.recorder.finish(final, answers, _artifacts(algorithm, state, ctx))
         private = algorithm.privacy.summary(algorithm.selection.sampling)
-        return {"convolution_tiles": state["tiles"], **private, **algorithm.summary(state, ctx)}
+        summary = returned.mapping("summary", algorithm.summary(state, ctx))
+        return {"convolution_tiles": state["tiles"], **private, **summary}
 
     def _check_position(self, state: State) -> None:
         """Raise ConfigError unless the saved run can end after `rounds` rounds: it must not be beyond that round, and
@@ -198,6 +201,10 @@ class Experiment:
             number < rounds or ready or not self.stages[state["stage"]].counted, "rounds", rounds,
             f"this run was interrupted after round {number}; ask for more, or delete {self.recorder.folder.path}",
         )  # fmt: skip
+
+
+def _artifacts(algorithm: FedAvg, state: State, ctx: Context) -> dict[str, Any]:
+    return returned.mapping("artifacts", algorithm.artifacts(state, ctx))
 
 
 def check_rounds(stages: list[Stage], rounds: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.engine import Context, State, Trained, client_rows
+from fedexp.engine import Context, State, Trained, client_rows, returned
 from fedexp.errors import require
 from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
@@ -77,7 +77,10 @@ def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any
     require(not taken, "algorithm", type(algorithm).__name__, right)
     params = state["params"]
     trained = ctx.model.trained(algorithm.shared(params, ctx))
-    first = {"own": algorithm.memory(ctx, params), "compression": algorithm.compression.init(trained)}
+    first = {
+        "own": returned.tensors("memory", algorithm.memory(ctx, params)),
+        "compression": algorithm.compression.init(trained),
+    }
     whole = {
         **_START,
         **place,
@@ -96,12 +99,13 @@ def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any
 def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     """Carry out the next round. A pure function of its arguments; `state` can be read until the round after it."""
     gen = generator(ctx.seed, "round", state["round"])
-    ids, trained, down, up, seconds = _answers(algorithm, state, algorithm.select(state, ctx, gen), ctx)
+    drawn = returned.ids(algorithm.select(state, ctx, gen), ctx.clients)
+    ids, trained, down, up, seconds = _answers(algorithm, state, drawn, ctx)
     loss, examples, uploads, after = torch.empty(0, dtype=ctx.world.dtype, device=ctx.world.device), 0, {}, state
     if trained is not None:
         loss, examples, uploads = trained.loss, sum(trained.examples), decoded(algorithm, state, trained.uploads, ctx)
         after = {
-            **algorithm.aggregate(state, ids, uploads, ctx, gen),
+            **returned.state(algorithm.aggregate(state, ids, uploads, ctx, gen), ["params", *_START, *_KEPT]),
             "memory": client_rows.put(state["memory"], ids, trained.memory),
             "selection": algorithm.selection.learn(state["selection"], ids, uploads, ctx),
         }
@@ -158,7 +162,7 @@ def _answers(
 def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tree:
     """All that crosses down: the algorithm's download, and what clients need to clip their updates."""
     needed = algorithm.privacy.download(state["privacy"])
-    download = algorithm.download(state, ids, ctx)
+    download = returned.tensors("download", algorithm.download(state, ids, ctx), len(ids))
     return {**download, "privacy": tree.spread(needed, len(ids))} if needed else download
 
 

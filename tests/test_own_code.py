@@ -55,7 +55,27 @@ class Summary(FedAvg):
     def summary(self, state, ctx): return {"status": "great", "mine": np.arange(2), "kind": Summary}
     def artifacts(self, state, ctx):
         table = pd.DataFrame({"a": [1]})
-        return {"metrics": table, "a/b": table, "good": table}
+        return {"metrics": table, "a/b": table, "good": table, "list": [1, 2], 3: "text"}
+
+@dataclass(frozen=True, kw_only=True)
+class NoSummary(FedAvg):
+    def summary(self, state, ctx): pass
+
+@dataclass(frozen=True, kw_only=True)
+class NoArtifacts(FedAvg):
+    def artifacts(self, state, ctx): pass
+
+@dataclass(frozen=True, kw_only=True)
+class NoState(FedAvg):
+    def init(self, ctx, params): return params
+
+@dataclass(frozen=True, kw_only=True)
+class NoLogits(FedAvg):
+    def predict(self, state, model, x): return model(state["params"], x)[:, :3]
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown(FedAvg):
+    hidden: "Elsewhere" = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Unsavable(FedAvg):
@@ -161,6 +181,11 @@ def own(name, *words):
     [
         ("TwoModels", "starts: must return the models from which the updates are taken (by default download's "),
         ("Nothing", "trains: must name at least one of the entries that start returns"),
+        ("NoState", 'init: must return the server\'s memory, a dict with the global model as "params"'),
+        ("NoLogits", "predict: must return logits [60, 10] for 60 examples; it gave float32 [60, 3]"),
+        ("NoSummary", "summary: must return a dict, not None (is a return missing?)"),
+        ("NoArtifacts", "artifacts: must return a dict, not None (is a return missing?)"),
+        ("Unknown", "own_code.Unknown: has a parameter whose type cannot be found (name 'Elsewhere' is not defined)"),
     ],
 )
 @pytest.mark.parametrize("engine", ["workers", "vectorized"])
@@ -190,6 +215,7 @@ def test_an_algorithm_s_summary_and_artifacts_replace_nothing(monkeypatch, capfd
     said = capfd.readouterr()
     assert "an algorithm's summary cannot replace these entries of result.json: status" in said.out + said.err
     assert "left out: artifacts named metrics, a/b" in said.out + said.err
+    assert "left out: artifacts that are neither data frames nor figures: list, 3" in said.out + said.err
     found = result(tmp_path)
     assert (found["status"], found["mine"]) == ("finished", [0, 1]) and "Summary" in found["kind"]
     assert len(metrics(tmp_path)) == 2

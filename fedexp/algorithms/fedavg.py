@@ -18,7 +18,7 @@ from fedexp import tree
 from fedexp.compression.none import NoCompression
 from fedexp.config.bounds import check_fields
 from fedexp.config.frozen import Frozen
-from fedexp.engine import Batch, Client, Context, Examples, Local, Pass, Question, State, client_rows
+from fedexp.engine import Batch, Client, Context, Examples, Local, Pass, Question, State, client_rows, returned
 from fedexp.errors import require
 from fedexp.models import Model
 from fedexp.privacy.none import NoPrivacy
@@ -32,8 +32,9 @@ from fedexp.tree import Params, Stack, Tree
 class FedAvg(Frozen):
     """Select K clients, train them from the global model, move it along their mean update, weighted by n_k.
 
-    Fields are settings and never change; all memory is in State and in the clients' memory, nested dicts of tensors
-    and plain numbers, so that checkpoints, resuming and any number of workers are right by construction.
+    Fields are settings and never change; all memory is in State, nested dicts of tensors and plain numbers, and in the
+    clients' memory, nested dicts of tensors, so that checkpoints, resuming and any number of workers are right by
+    construction.
     """
 
     selection: Uniform = Uniform()
@@ -168,7 +169,7 @@ class FedAvg(Frozen):
         return {"params": params}
 
     def memory(self, ctx: Context, params: Params) -> Tree:
-        """ONE client's memory before it has ever taken part."""
+        """ONE client's memory before it has ever taken part: nested dicts of tensors."""
         return {}
 
     def enter(self, state: State, ctx: Context) -> State:
@@ -215,7 +216,8 @@ class FedAvg(Frozen):
 
         state: as the round began; ids: int64 [K]; uploads: leaves [K, ...], updates decoded; gen: the round's own.
         """
-        return self.step(state, self.combine(state, ids, uploads, ctx), len(ids), ctx)
+        update = returned.combined(state["params"], self.combine(state, ids, uploads, ctx))
+        return self.step(state, update, len(ids), ctx)
 
     def step(self, state: State, update: Params, cohort: int, ctx: Context) -> State:
         """The State after the server optimizer's step along the mean update of `cohort` clients."""
@@ -248,8 +250,9 @@ class FedAvg(Frozen):
         return model.weights
 
     def inspect(self, model: Model, download: Tree, memory: Tree, examples: Examples) -> Tree:
-        """What the client computes on its own examples before it trains; not vectorized. The result stays with the
-        client, unless `upload` sends it or a survey asked for it. Each of a round's `passes` begins with its own."""
+        """What the client computes on its own examples before it trains: tensors, of the same shapes for every client.
+        It is not vectorized, and stays with the client unless `upload` sends it or a survey asked for it. Each of a
+        round's `passes` begins with its own."""
         return {}
 
     def start(self, download: Tree, memory: Tree, found: Tree) -> Params:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from fedexp.errors import require
+from fedexp.errors import ConfigError, require
 
 
 class Bound:
@@ -110,6 +110,12 @@ def _holds(bound: Bound, value: Any) -> bool:
 
 @cache
 def hints(target: Any, include_extras: bool = False) -> dict[str, Any]:
-    """The types of a function's parameters, or of those of a class's constructor; their bounds are the extras."""
-    found = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=include_extras)
+    """The types of a function's parameters, or of those of a class's constructor; their bounds are the extras. Raises
+    ConfigError for a type that cannot be found where the program runs."""
+    annotated = target.__init__ if inspect.isclass(target) else target
+    try:
+        found = get_type_hints(annotated, include_extras=include_extras)
+    except (NameError, AttributeError, SyntaxError) as error:
+        right = f"has a parameter whose type cannot be found ({error}); import it where the program runs, too"
+        raise ConfigError("", f"{target.__module__}.{target.__qualname__}", right) from error
     return {name: hint for name, hint in found.items() if name != "return"}

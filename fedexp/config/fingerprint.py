@@ -70,7 +70,9 @@ def effective(config: Mapping[str, Any]) -> tuple[Plain, Plain]:
 def _settings(config: Mapping[str, Any], find: Find, every: bool) -> Plain:
     kept = {key: value for key, value in config.items() if key not in _WITHOUT_EFFECT}
     kept = _over(_DEFAULTS, kept, every)
-    kept["measures"] = _over(_MEASURES, kept["measures"], every)
+    chosen = {**dict.fromkeys(_MEASURES), **kept["measures"]}  # one that is absent is as one that is null
+    chosen = {name: path for name, path in chosen.items() if path is not None or name in _MEASURES}
+    kept["measures"] = _over(_MEASURES, chosen, every)
     for name, kind in (("local", Local), ("evaluate", Evaluate)):
         kept[name] = _over(_defaults(kind), _typed_values(kind, kept[name]), every)
     hardware = {name: config["hardware"][name] for name in _OF_HARDWARE if name in config["hardware"]}

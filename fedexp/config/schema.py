@@ -1,5 +1,6 @@
 """The typed schema of the config, and the checks across keys."""
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
@@ -31,6 +32,12 @@ class Evaluate:
     def __post_init__(self) -> None:
         check_fields(self, "evaluate")
 
+
+# Numbers in every finished run's result.json; an algorithm and its parts may add others.
+_IN_RESULTS = (
+    "rounds", "final_accuracy", "best_accuracy", "best_round", "accuracy_last10", "samples_per_second", "bytes_up",
+    "bytes_down", "seconds", "emd", "seed",
+)  # fmt: skip
 
 _SECTIONS: dict[str, type] = {"local": Local, "hardware": Hardware, "evaluate": Evaluate}
 
@@ -146,15 +153,28 @@ def check_resolved(plain: dict[str, Any]) -> None:
     for target in plain["targets"]:
         fraction = isinstance(target, int | float) and 0 < target <= 1
         require(fraction, "targets", target, "must be a fraction in (0, 1], such as 0.8")
-    metric, reached = plain["metric"], [f"rounds_to.{target}" for target in plain["targets"]]
-    named = metric in reached or str(metric).partition(".")[0] != "rounds_to"  # an algorithm may add other numbers
-    require(named, "metric", metric, f"names none of the targets; {nearest(str(metric), reached)}")
+    _check_metric(plain)
     for name, kind in _SECTIONS.items():
         kind(**plain[name])
     for group in (*GROUPS, *PARTS, "tracking"):
         check_arguments(group, plain[group], GIVEN.get(group, set()))
     _check_measures(plain)
     _check_partition(plain)
+
+
+def _check_metric(config: dict[str, Any]) -> None:
+    """Algorithms and parts may add other numbers to a result, so a name that is only unlike all of these is left to the
+    first trial of a search."""
+    metric, costs = config["metric"], ("rounds_to", "simulated_seconds_to")
+    if metric is None or metric in _IN_RESULTS:
+        return
+    cost = metric.partition(".")[0]
+    reached = [f"{cost}.{target}" for target in config["targets"]]
+    named = cost not in costs or metric in reached
+    require(named, "metric", metric, f"names none of the targets; {nearest(metric, reached)}")
+    own = not config["algorithm"]["_target_"].startswith("fedexp.")
+    close = [] if own else difflib.get_close_matches(metric, _IN_RESULTS, n=1, cutoff=0.75)
+    require(not close, "metric", metric, f"is not a number in result.json; {nearest(metric, _IN_RESULTS)}")
 
 
 def _unresolved(written: Any, error: InterpolationResolutionError, reason: str) -> tuple[str, Any]:
@@ -254,8 +274,13 @@ def _check_partition(config: dict[str, Any]) -> None:
     require(
         skew is None or (_is_number(skew) and skew > 0), "partition.quantity_skew", skew, "must be above 0, or null"
     )
+    default = Evaluate.on
     require(
-        holdout > 0 or evaluate["on"] != "holdout" or evaluate["clients"] == "none", "evaluate.on", "holdout",
+        evaluate["clients"] != "none" or evaluate["on"] == default, "evaluate.on", evaluate["on"],
+        f"no client is evaluated; add evaluate.clients=all, or leave this {default}",
+    )  # fmt: skip
+    require(
+        holdout > 0 or evaluate["on"] != "holdout", "evaluate.on", "holdout",
         "nothing is held out; add partition.holdout=0.2, for example",
     )  # fmt: skip
 

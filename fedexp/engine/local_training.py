@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedexp import tree
 from fedexp.config.settings import Local
+from fedexp.engine import returned
 from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Question
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import batches, noise_key
@@ -56,7 +57,7 @@ class LocalTraining:
     ) -> Tree:
         """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
         examples = Examples(self.world, client, self.seed, number)
-        return algorithm.inspect(self.model, download, memory, examples)
+        return returned.tensors("inspect", algorithm.inspect(self.model, download, memory, examples))
 
     def inspect_all(
         self, algorithm: Question, clients: list[int], download: Tree, memory: Tree, number: int | None = None
@@ -66,6 +67,7 @@ class LocalTraining:
             self.inspect(algorithm, client, tree.take(download, row), tree.take(memory, row), number)
             for row, client in enumerate(clients)
         ]
+        returned.alike("inspect", found)
         return tree.stack(found)
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
@@ -96,7 +98,8 @@ class LocalTraining:
         """ONE client, ready for a pass. memory: its own."""
         found = self.inspect(each.functions, client, download, memory, number)
         numbers = {name: value[0] for name, value in self.scalars([each], number, [client]).items()}
-        return Client(download, memory, found, each.functions.start(download, memory, found), **numbers)
+        start = returned.tensors("start", each.functions.start(download, memory, found))
+        return Client(download, memory, found, start, **numbers)
 
     def objective(
         self, algorithm: ClientFunctions, params: Params, batch: Batch, client: Client, padded: bool,
@@ -107,7 +110,7 @@ class LocalTraining:
             training(batch.share if padded else None, batch.key, alone, self.tiles) as now,
             self.autocast(),
         ):
-            loss = algorithm.loss(self.model, params, batch, client)
+            loss = returned.loss(algorithm.loss(self.model, params, batch, client))
         return loss, {name: value.detach() for name, value in now.statistics.items()}
 
     def train(
@@ -128,7 +131,7 @@ class LocalTraining:
                 uploads, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
                 done = {"uploads": uploads, "loss": loss}
             else:
-                kept = {**kept, "own": each.functions.remember(params, client)}
+                kept = {**kept, "own": remembered(each.functions, params, client)}
         return {**done, "memory": kept}
 
     def _carry_out(
@@ -137,7 +140,8 @@ class LocalTraining:
         """The weights that a pass of client `owner` ends at in a round, and its mean loss."""
         world, algorithm, local = self.world, each.functions, each.local
         params = {name: value.detach().clone() for name, value in client.start.items()}
-        weights = {name: params[name].requires_grad_() for name in algorithm.trains(self.model) if name in params}
+        names = returned.names("trains", algorithm.trains(self.model))
+        weights = {name: params[name].requires_grad_() for name in names if name in params}
         rows, tensors, total = world.of(owner), list(weights.values()), torch.zeros((), dtype=world.dtype)
         optimizer = Optimizer(tensors, local, local.rate(number), fused=True)
         plan = () if untrained else batches(self.seed, number, owner, len(rows), local, each.stream)
@@ -151,11 +155,12 @@ class LocalTraining:
             loss, statistics = self.objective(algorithm, params, batch, client, padded=False, alone=True)
             found = torch.autograd.grad(loss, tensors, materialize_grads=True)
             with torch.no_grad():
-                grads = algorithm.correct(dict(zip(weights, found)), params, client)
+                plain = dict(zip(weights, found))
+                grads = returned.corrected(plain, algorithm.correct(plain, params, client))
                 if local.max_grad_norm is not None:
                     grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
             optimizer.step(tensors, [grads[name] for name in weights])
-            del found, grads  # so that the next step's gradients lie in the same memory, which is in the cache
+            del found, plain, grads  # so that the next step's gradients lie in the same memory, which is in the cache
             params.update(statistics)
             total = total + loss.detach()
             if self.stopped():
@@ -172,7 +177,8 @@ def finish(
     trained: names of the entries that privacy and compression act on; errors: what the compression remembers of this
     client's earlier rounds.
     """
-    upload, own = algorithm.upload(params, client), algorithm.remember(params, client)
+    upload = returned.tensors("upload", algorithm.upload(params, client))
+    own = remembered(algorithm, params, client)
     if "update" in upload:
         update = upload["update"]
         received = client.download.get("privacy", {})
@@ -181,3 +187,8 @@ def finish(
         encoded, errors = algorithm.compression.encode(bounded, errors, client.key)
         upload = {**upload, "update": {"encoded": encoded, "plain": plain}, **({"privacy": told} if told else {})}
     return upload, {"own": own, "compression": errors}
+
+
+def remembered(algorithm: ClientFunctions, params: Params, client: Client) -> Tree:
+    """ONE client's memory after a pass that ended with `params`."""
+    return returned.tensors("remember", algorithm.remember(params, client))

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedexp import tree
+from fedexp.engine import returned
 from fedexp.engine.contract import Batch, Client, ClientFunctions, Pass
-from fedexp.engine.local_training import LocalTraining, Task, finish
+from fedexp.engine.local_training import LocalTraining, Task, finish, remembered
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import positions
 from fedexp.engine.steps import Steps, over_leaves
@@ -46,7 +47,7 @@ def train_vectorized(
             )  # fmt: skip
             done, kept = {"uploads": tree.choose(uploads, back), "loss": losses[back]}, tree.choose(kept, back)
         else:
-            kept = {**kept, "own": tree.choose(over_clients(functions.remember, stack, cohort), back)}
+            kept = {**kept, "own": tree.choose(over_clients(partial(remembered, functions), stack, cohort), back)}
     return {**done, "memory": kept}
 
 
@@ -64,7 +65,7 @@ def _carry_out(
     received, own = (tree.choose(part, rank) for part in (download, memory))
     cohort = _cohort(training, passes, number, ids, received, own)
     stack = {name: leaf.clone() for name, leaf in cohort.start.items()}
-    names = [name for name in algorithm.trains(training.model) if name in stack]
+    names = [name for name in returned.names("trains", algorithm.trains(training.model)) if name in stack]
     rate = local.rate(number)
     lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
@@ -102,7 +103,8 @@ def _step(
             return loss, (loss.detach(), statistics)
 
         grads, (loss, statistics) = grad(objective, has_aux=True)(weights)
-        return algorithm.correct(grads, {**weights, **buffers}, client), loss, statistics
+        changed = algorithm.correct(grads, {**weights, **buffers}, client)
+        return returned.corrected(grads, changed), loss, statistics
 
     weights = {name: live[name] for name in algorithm.trains(training.model) if name in live}
     buffers = {name: leaf for name, leaf in live.items() if name not in weights}
@@ -134,7 +136,7 @@ def _cohort(
     numbers = training.scalars(passes, number, ids)
     with torch.no_grad():
         start = over_clients(
-            lambda download, memory, found, key: functions.start(download, memory, found),
+            lambda download, memory, found, key: returned.tensors("start", functions.start(download, memory, found)),
             download, memory, found, numbers["key"],
         )  # fmt: skip
     return Client(download, memory, found, start, **numbers)

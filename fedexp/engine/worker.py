@@ -16,7 +16,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.engine.contract import ClientFunctions
 from fedexp.engine.local_training import LocalTraining, Task
-from fedexp.errors import Interrupted
+from fedexp.errors import ConfigError, Interrupted
 from fedexp.tree import Tree
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # workers ignore them: the server ends its workers
@@ -92,11 +92,13 @@ def serve(
     with suppress(EOFError, OSError):  # of the pipe: the server has gone, or has given up on this round
         while True:
             number, row, task = pipe.recv()
-            failure = None
+            failure: ConfigError | str | None = None
             try:
                 exchange.leave(row, training.train(algorithm, number, task, exchange.received(row)))
             except Interrupted:
                 return
+            except ConfigError as error:
+                failure = error
             except Exception:
                 failure = traceback.format_exc()
             pipe.send(failure)

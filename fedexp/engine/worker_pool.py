@@ -23,7 +23,7 @@ from fedexp import tree
 from fedexp.engine.contract import ClientFunctions
 from fedexp.engine.local_training import LocalTraining, Task
 from fedexp.engine.worker import SIGNALS, Exchange, serve
-from fedexp.errors import Interrupted, WorkerDied
+from fedexp.errors import ConfigError, Interrupted, WorkerDied
 from fedexp.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ class WorkerPool:
                 except (EOFError, OSError):
                     waiting.append(self._lost(busy, pipe, tasks, tried))
                     continue
+                if isinstance(failure, ConfigError):
+                    raise failure
                 if failure:
                     raise RuntimeError(f"local training failed in a worker:\n{failure}")
                 del busy[pipe]

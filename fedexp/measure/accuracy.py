@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedexp.engine import returned
 from fedexp.models.convolution import channels_last
 from fedexp.world import World
 
@@ -15,7 +16,8 @@ def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> I
     """(logits, labels) of all test examples, `chunk` at a time."""
     for start in range(0, len(world.test_y), chunk):
         rows = slice(start, start + chunk)
-        yield predict(channels_last(world.prepare_test(rows))), world.test_y[rows]
+        labels, logits = world.test_y[rows], predict(channels_last(world.prepare_test(rows)))
+        yield returned.logits(logits, len(labels), world.classes), labels
 
 
 @torch.no_grad()

@@ -53,6 +53,10 @@ def _partition_drawn(label_counts: tuple[tuple[int, ...], ...], title: str) -> d
     return drawn(partition.picture(tensor(label_counts), title))
 
 
+def _can_be_written(artifact: Any) -> bool:
+    return isinstance(artifact, pd.DataFrame) or hasattr(artifact, "savefig")
+
+
 class Recorder:
     """Records one run, and the State of its reference. world: that of its last stage. class_names: [C].
 
@@ -181,12 +185,16 @@ class Recorder:
                 self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
 
     def write_artifacts(self, artifacts: Artifacts) -> None:
-        """Write an algorithm's tables and pictures, except those under names of fedexp's own files or with a slash."""
-        wrong = [name for name in artifacts if name in _OWN_FILES or "/" in name]
+        """Write an algorithm's tables and pictures, except those under names of fedexp's own files or with a slash, and
+        what is neither."""
+        wrong = [str(name) for name in artifacts if name in _OWN_FILES or "/" in str(name)]
         if wrong:
             right = "use names without / that none of fedexp's own files has"
             log.warning("left out: artifacts named %s; %s", ", ".join(wrong), right)
-        self.write({name: content for name, content in artifacts.items() if name not in wrong})
+        other = [str(name) for name, each in artifacts.items() if not _can_be_written(each)]
+        if other:
+            log.warning("left out: artifacts that are neither data frames nor figures: %s", ", ".join(other))
+        self.write({name: each for name, each in artifacts.items() if str(name) not in {*wrong, *other}})
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
         """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is

@@ -1,9 +1,9 @@
 """The content of result.json besides the run's own counts: the curve in a few numbers, versions and commit."""
 
+import math
 import platform
 import subprocess
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
         "best_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "accuracy_last10": last_rounds(rows) if rows else None,
-        **{name: each for name, each in last.items() if name.startswith("client_accuracy") and isfinite(each)},
+        **{name: each for name, each in last.items() if name.startswith("client_accuracy") and math.isfinite(each)},
         "rounds_to": {target: row.get("round") for target, row in reached.items()},
         **simulated,
         "samples_per_second": last.get("samples_per_second"),
@@ -42,10 +42,12 @@ def summary(rows: list[dict[str, Any]], targets: list[float]) -> dict[str, Any]:
 
 
 def value(result: dict[str, Any], metric: str) -> float:
-    """A number of a result by its name: best_accuracy, seconds, rounds_to.0.8. Raises ConfigError if the result has no
-    such number, for example for a target that was not reached."""
+    """A number of a result by its name: best_accuracy, seconds, rounds_to.0.8 (infinite where the target was not
+    reached, which is worse than any number of rounds). Raises ConfigError if the result has no such number."""
     known = {key: each for key, each in result.items() if isinstance(each, int | float) and not isinstance(each, bool)}
-    known |= {f"rounds_to.{target}": each for target, each in result.get("rounds_to", {}).items() if each is not None}
+    for cost in ("rounds_to", "simulated_seconds_to"):
+        reached = result.get(cost, {}).items()
+        known |= {f"{cost}.{target}": math.inf if each is None else each for target, each in reached}
     require(metric in known, "metric", metric, f"is not a number in this run's result.json; {nearest(metric, known)}")
     return float(known[metric])
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 import pickle
 import re
 from functools import cache
@@ -21,6 +22,7 @@ from fedexp.report.runs import LOST, Recorded
 log = logging.getLogger(__name__)
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LAST_BYTES = 2**16  # of metrics.csv, in which its last row lies
 _MOST = 5000  # the most characters in a line of a config, and the most brackets in all of it
 _NUMBERS = ("rounds", "final_accuracy", "best_accuracy", "bytes_up", "bytes_down", "seconds", "emd")  # of result.json
 
@@ -59,7 +61,7 @@ def read(*places: Path) -> list[Recorded]:
         config = {**ADDED, **config}
         if _was_edited(config, result):
             log.warning("%s: its config.yaml was changed after the run; it is read as it is now", path.parent)
-        lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent)
+        lost = result.get("status") in DONE and result.get("rounds") and not _has_curve(path.parent, result["rounds"])
         # Where a finished run is carried on to more rounds, its config and metrics.csv already tell of these.
         ended = result.get("rounds") if result.get("status") == Status.FINISHED else None
         runs.append(Recorded(path.parent, config, result, ended or config["rounds"], LOST if lost else ""))
@@ -92,14 +94,19 @@ def _was_edited(config: dict[str, Any], result: dict[str, Any]) -> bool:
     return not has_path and own != result.get("fingerprint")
 
 
-def _has_curve(folder: Path) -> bool:
-    """Whether metrics.csv begins as it must: thousands of runs need not be read whole for that."""
+def _has_curve(folder: Path, rounds: int) -> bool:
+    """Whether metrics.csv begins as it must and ends with a whole row of round `rounds` or a later one: thousands of
+    runs need not be read whole for that."""
     try:
-        with (folder / "metrics.csv").open(newline="") as file:
-            header, row = next(csv.reader(file)), next(csv.reader(file))
-    except (OSError, ValueError, StopIteration, csv.Error):
+        with (folder / "metrics.csv").open("rb") as file:
+            first = file.readline()
+            file.seek(max(len(first), file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            last = file.read().splitlines(keepends=True)[-1:] or [b""]
+        header, row = next(csv.reader([first.decode()])), next(csv.reader([last[0].decode()]))
+        reached = int(row[header.index("round")]) >= rounds
+    except (OSError, ValueError, LookupError, StopIteration, csv.Error):
         return False
-    return {"round", "test_accuracy"} <= {*header} and len(row) > 1
+    return reached and "test_accuracy" in header and len(row) == len(header) and last[0].endswith(b"\n")
 
 
 def _possible(name: str, value: Any) -> bool:

@@ -423,7 +423,12 @@ def test_a_damaged_result_is_a_run_that_is_not_complete(outputs, text):
     assert sorted(run.complete for run in read(outputs)) == [False] + [True] * 7
 
 
-@pytest.mark.parametrize("text", [None, "", "round,test_accuracy\n", "a,b\n1,2\n"])
+@pytest.mark.parametrize(
+    "text", [
+        None, "", "round,test_accuracy\n", "a,b\n1,2\n", "round,test_accuracy\n59,0.1\n", "round,test_accuracy\n60,0.1",
+        "round,test_accuracy\n60\n", "round,test_accuracy\nlast,0.1\n",
+    ],
+)  # fmt: skip
 def test_a_run_whose_metrics_are_gone_is_not_complete(outputs, text):
     folder = next(path for path in outputs.iterdir() if "fedcat" in path.name)
     (folder / "metrics.csv").unlink()

@@ -1,5 +1,7 @@
 """Other sweepers of Hydra's search by a number of result.json."""
 
+import math
+
 import pytest
 import yaml
 from options import WORDS
@@ -15,7 +17,9 @@ SMALLEST = [word for word in WORDS if not word.startswith(("dataset=digits", "ro
 def test_a_metric_is_any_number_of_the_result():
     assert value(RESULT, "best_accuracy") == 0.5
     assert value(RESULT, "rounds_to.0.4") == 3.0
-    for metric in ("status", "at_chance", "rounds_to.0.9", "best_acuracy"):
+    assert value(RESULT, "rounds_to.0.9") == math.inf, "worse than any trial that reached the target"
+    assert value({"simulated_seconds_to": {"0.4": 1.5}}, "simulated_seconds_to.0.4") == 1.5
+    for metric in ("status", "at_chance", "rounds_to.0.7", "best_acuracy"):
         with pytest.raises(ConfigError, match=rf"metric={metric}: is not a number in this run's result\.json"):
             value(RESULT, metric)
 
