@@ -21,6 +21,7 @@ from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fedexp.config.kinds import in_words
 from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
 from fedexp.config.schema import check, flat
@@ -292,10 +293,11 @@ def apply(override: Override, config: DictConfig) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the deepest cause's message."""
+    """The first line of the deepest cause's message, in plain words."""
     error = deepest(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    inside = re.search(r"full_key: \S+\[", str(error)) is not None
+    return in_words(lines[0], inside) if lines else type(error).__name__
 
 
 def deepest(error: BaseException) -> BaseException:

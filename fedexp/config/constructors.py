@@ -12,6 +12,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.bounds import check_values, hints
+from fedexp.config.kinds import in_words
 from fedexp.config.options import elsewhere
 from fedexp.errors import ConfigError, nearest, require
 
@@ -156,7 +157,8 @@ def _refused(name: str, hint: Any, pickled: bytes) -> str | None:
         merged: Any = OmegaConf.merge(schema, {name: value})
         converted = merged[name]
     except OmegaConfBaseException as error:
-        return str(error).splitlines()[0]
+        inside = isinstance(value, list) and "of type 'ListConfig'" not in str(error)
+        return in_words(str(error).splitlines()[0], inside)
     text = isinstance(value, str) and isinstance(converted, int | float)  # it would be given as the text that it is
     return "is a text, and must be a number; leave out the quotes" if text else None
 

@@ -14,6 +14,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from fedexp.config import launch
 from fedexp.config.compose import CONF, NoConfig, composing, deepest
+from fedexp.config.kinds import in_words
 from fedexp.config.options import elsewhere
 from fedexp.config.words import PROGRAMS, check_words
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, shown
@@ -69,10 +70,11 @@ def explain(error: Exception, words: Sequence[str]) -> str:
     if key and file:
         return f"{key[1]}: no such key, in {file[1]}.yaml; {nearest_key(key[1], keys)}"
     if key:
-        given = _given(key[1], overrides)
+        name, _, element = key[1].partition("[")
+        given = _given(name, overrides)
         if isinstance(deepest(error), ConfigKeyError | ConfigAttributeError):
             return _unknown(key[1], given, keys, overrides)
-        return f"{key[1]}={shown(given)}: {detail.splitlines()[0]}"
+        return f"{name}={shown(given)}: {in_words(detail.splitlines()[0], inside=bool(element))}"
     said = " ".join(detail.split())
     about, _, _ = said.partition(", possible interpolation keys:")  # Hydra then lists every group
     if any(_name(word) in about for word in overrides):

@@ -11,6 +11,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from fedexp.config import resolvers
 from fedexp.config.bounds import AtLeast, OneOf, check_fields, check_values, hints
 from fedexp.config.constructors import GIVEN, GROUPS, PARTS, check_arguments, located, of_fedexp
 from fedexp.config.settings import Hardware, Local
@@ -92,37 +93,12 @@ class Settings:
 
 
 ConfigStore.instance().store(name="schema", node=Settings)
+resolvers.register()
 
 
 def section(config: DictConfig, name: str) -> Any:
     """The Local, Hardware or Evaluate of a config. Raises ConfigError for a value out of bounds."""
     return _SECTIONS[name](**_plain(config[name], resolve=True))
-
-
-def choose(value: Any, table: dict[Any, Any], *otherwise: Any) -> Any:
-    """`${choose:${dataset.name},{fmnist:204},231}` in a YAML file: a constant that depends on another choice.
-
-    Without a last value, a choice that the table lacks is an error.
-    """
-    if value not in table and not otherwise:
-        known = ", ".join(map(str, table))
-        raise ValueError(f"there is no value for {value}, only for {known}; give this key yourself")
-    return table.get(value, *otherwise)
-
-
-def called(target: str | None) -> str:
-    """`${called:${._target_}}`: the name of the user's own class or function, given as package.module.name."""
-    return str(target or "own").rsplit(".", 1)[-1]
-
-
-def required(reason: str) -> Any:
-    """`${required:the paper gives it for its own data sets only}`: a key that another file or the user must give."""
-    raise ValueError(f"must be given: {reason}")
-
-
-OmegaConf.register_new_resolver("choose", choose, replace=True)
-OmegaConf.register_new_resolver("required", required, replace=True)
-OmegaConf.register_new_resolver("called", called, replace=True)
 
 
 def check(config: DictConfig) -> None:

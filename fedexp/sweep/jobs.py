@@ -144,12 +144,20 @@ def _scale(compose: Composer, overrides: list[Override], folders: list[str]) -> 
 
 
 def _refuse_keys_of_no_config(compose: Composer, overrides: list[Override]) -> None:
-    """Raise an unknown key's error once for all runs. Keys of groups depend on the option: they are checked by run."""
+    """Raise an unknown key's error once for all runs. Keys of groups depend on the option: they are checked by run, and
+    so are the values of a key of which some are possible."""
+
+    def composes(value: str) -> bool:
+        try:
+            return compose.plain([value]) is not None or bool(compose([value]))
+        except NoConfig:
+            return False
+
     for each in overrides:
         if each.type is OverrideType.CHANGE and compose.is_value(each) and each.key_or_group.split(".")[0] not in _FREE:
-            for value in _values(each):
-                if compose.plain([value]) is None:
-                    compose([value])
+            values = _values(each)
+            if not any(map(composes, values)):
+                compose(values[:1])
 
 
 def _table_jobs(

@@ -48,6 +48,7 @@ class Progress:
 
     def add_failure(self, job: Job, reason: str) -> None:
         """Keep why a run failed, and how to run it alone."""
+        reason = reason.removeprefix(f"{job.name}: ")  # one swept key is often the wrong one
         self.failed[job.name] = f"{reason}\n    alone: python -m fedexp {shlex.join(job.words)}"
 
     def say(self, running: str | int, done: int = 0, failed: int = 0) -> None:

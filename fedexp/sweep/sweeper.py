@@ -43,7 +43,7 @@ class FedexpSweeper(Sweeper):
         """Carry out all runs. Raises Incomplete if any failed, Interrupted after a signal."""
         count = launch.count()
         require(count == 1, "WORLD_SIZE", count, "torchrun is for one run; a sweep starts processes of its own")
-        failures = 0
+        failures = refused = 0
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as fedexp/__main__.py sets it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self.busy: list[Job] = []  # runs that other processes are carrying out
@@ -73,10 +73,12 @@ class FedexpSweeper(Sweeper):
                 raise
             progress.summary()
             failures += len(progress.failed)
+            refused += sum(job.refused is not None for job in each.jobs)
             folders = [path for path in progress.folders.values() if (path / "config.yaml").exists()]
             self.closing(each, folders, arguments)
         if failures:
-            raise Incomplete(f"{failures} of the sweep's runs failed; the same command tries them again")
+            again = "the same command tries them again" if failures > refused else "change what was refused"
+            raise Incomplete(f"{failures} of the sweep's runs failed; {again}")
 
     def _todo(self, jobs: Sequence[Job], progress: Progress) -> list[Job]:
         """The runs that are not finished, each once. Where cells share a run, the one with the most rounds counts."""

@@ -98,7 +98,7 @@ def test_a_stranger_s_config_is_read_as_it_stands(outputs, monkeypatch, capsys):
 
 def test_a_table_of_which_nothing_composes_overwrites_no_report(tmp_path, capsys):
     assert report("table=fedcat_1", "rounds=x", "--to", str(tmp_path / "reports")) == 2
-    assert "'x'" in capsys.readouterr().err
+    assert "rounds=x: must be a whole number" in capsys.readouterr().err
     assert not (tmp_path / "reports").exists()
 
 

@@ -133,7 +133,7 @@ def test_hydra_s_own_keys_are_left_to_hydra(composer):
     [
         (["algorithm=nothing"], "Could not find 'algorithm/nothing'"),
         (["clientz=3"], "clientz"),
-        (["clients=many"], "could not be converted to Integer"),
+        (["clients=many"], "must be a whole number"),
         (["~dataset.nothing"], "nothing"),
     ],
 )

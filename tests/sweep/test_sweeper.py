@@ -158,6 +158,7 @@ def test_failures_are_listed_and_tried_again_and_stop_nothing(tmp_path):
     assert "  refused: algorithm=nothing partition=iid clients=4: algorithm=nothing: no such option" in before_the_first
     reasons = [path.read_text() for path in tmp_path.glob("*/error.txt")]
     assert len(reasons) == 2
+    assert "6 of the sweep's runs failed; the same command tries them again" in said
     assert all("ConfigError" in reason for reason in reasons)
 
 
@@ -262,3 +263,13 @@ def test_a_table_needs_multirun(tmp_path):
     code, said = carried_out("+table=fedcat_1", *EVERYWHERE, f"output_root={tmp_path}")
     assert code == 2
     assert "add --multirun (-m)" in said
+
+
+def test_a_value_of_the_wrong_kind_leaves_out_its_runs_alone(tmp_path):
+    words = [*SMALL, *FEW, "rounds=1"]
+    code, said = sweep(tmp_path, *words, "seed=0,first", "local.lr=0.1")
+    assert code == 1 and "1 done now, 0 finished before, 1 failed" in said
+    assert "  failed: seed=first: must be a whole number\n" in said
+    assert "1 of the sweep's runs failed; change what was refused" in said
+    code, said = sweep(tmp_path, *words, "seed=first,second")
+    assert code == 2 and said.strip().endswith("fedexp: seed=first: must be a whole number")
