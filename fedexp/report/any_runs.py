@@ -28,7 +28,8 @@ def compare_runs(
     name, or KEY=VALUE, with which all others are compared. None: chosen to suit the runs. Raises ConfigError for an
     unknown baseline.
     """
-    runs = distinct(sorted(runs, key=lambda run: not run.complete))
+    every = len(runs)
+    runs = _each_once(runs)
     groups = _ranked(grouped(runs))
     page = Page(name, f"{plural(len(runs), 'run')}, {plural(len(groups), 'setting')}")
     keys = groups[0].settings
@@ -38,6 +39,7 @@ def compare_runs(
         + (f"They differ in: {', '.join(keys)}." if keys else "They differ in nothing else."),
         *(f"Names leave out {key} where it is {value}." for key, value in groups[0].usual.items()),
         *_left_out(groups),
+        *_twice(every - len(runs)),
     ]
     page.sheets, found = sheets(groups, targets, baseline)
     grids = (crossed(groups, found, name, title) for name, title in _CROSSED.items())
@@ -70,6 +72,18 @@ def _left_out(groups: Sequence[Group]) -> Iterator[str]:
         *few, (most, _) = sorted(values.items(), key=lambda each: len(each[1]))
         told = "; ".join(f"{text} for {_names([groups[number] for number in own])}" for text, own in few)
         yield f"{' / '.join(keys)}: {told}; otherwise {most}."
+
+
+def _each_once(runs: Sequence[Recorded]) -> list[Recorded]:
+    """Complete runs first; of those that differ only in what was measured, the one for which the most was measured."""
+    kept = distinct(sorted(runs, key=lambda run: (not run.complete, -len(run.watched), run.watched)))
+    paths = {run.path for run in kept}
+    return sorted((run for run in runs if run.path in paths), key=lambda run: not run.complete)
+
+
+def _twice(count: int) -> Iterator[str]:
+    if count:
+        yield f"Left out, because they differ from these only in what was measured: {plural(count, 'run')}."
 
 
 def _names(groups: list[Group]) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fedexp.config.constructors import PARTS
 from fedexp.config.fingerprint import DRAWS
-from fedexp.report.runs import Recorded, differing, said, shown
+from fedexp.report.runs import WATCHING, Recorded, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
 _PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
@@ -69,6 +69,16 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
     return [_group(held, telling, usual, [runs[n] for n in numbers]) for held, numbers in zip(every, together.values())]
 
 
+def _unshown(runs: Sequence[Recorded]) -> tuple[str, ...]:
+    """The keys of what is measured that tell no runs apart: what no table shows, and also which clients were evaluated
+    on what, where all runs that evaluated any did so alike."""
+    ways = {
+        repr((run.settings.get("evaluate.clients"), run.settings.get("evaluate.on")))
+        for run in runs if run.settings.get("evaluate.clients", "none") != "none"
+    }  # fmt: skip
+    return tuple(key for key in WATCHING if len(ways) < 2 or not key.startswith("evaluate."))
+
+
 def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
     """The keys without those that follow from others: the last ones are left out first, what is to be learned and the
     algorithm never."""
@@ -128,7 +138,8 @@ def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
             for number, settings in zip(numbers, own):
                 more = [said(key.removeprefix(f"{group}."), settings[key]) for key in named if key in settings]
                 found[number][group] = " ".join([name, *more])
-    others = [run.settings.without(*(f"{group}." for group in _NAMED), *DRAWS) for run in runs]
+    apart = (*(f"{group}." for group in _NAMED), *DRAWS, *_unshown(runs))
+    others = [run.settings.without(*apart) for run in runs]
     for key in [*differing(others), *prepared]:
         for each, run in zip(found, runs):
             each[key] = shown(run.settings[key]) if key in run.settings else "none"

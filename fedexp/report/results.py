@@ -128,9 +128,14 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
 def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     """Accuracy of the clients' models after the last round, where that was measured."""
     mean, worst = (_spreads(groups, found, f"client_accuracy_{name}") for name in ("mean", "worst10"))
-    on = ", ".join(dict.fromkeys(str(run.config["evaluate"].get("on")) for group in groups for run in group.runs))
+    evaluated = [run.config["evaluate"] for group in groups for run in group.runs]
+    on = ", ".join(dict.fromkeys(str(each.get("on")) for each in evaluated if each.get("clients") != "none"))
     rows = [[Entry(group.label), Entry(mean[n]), Entry(worst[n])] for n, group in enumerate(groups)]
     header = ["", "mean, %", "worst tenth, %"]
+    counts = [len(values) for values in _values(groups, found, "client_accuracy_mean")]
+    if any(0 < count < len(group.counted) for count, group in zip(counts, groups)):
+        header.append("runs")
+        rows = [[*row, Entry(f"{n} of {len(group.counted)}")] for row, n, group in zip(rows, counts, groups)]
     return Sheet("Accuracy of clients", header, rows, f"Of the model that each client would use (evaluate.on: {on}).")
 
 
@@ -198,8 +203,8 @@ def _difference(pairs: list[float]) -> list[Entry]:
     if len(pairs) < 2:
         return [Entry(f"{pairs[0]:+.2f}" if pairs else NOTHING), Entry(NOTHING), Entry(NOTHING)]
     mean = fmean(pairs)
-    if stdev(pairs) < 1e-9 < abs(mean):  # accuracies are shares of the test examples: equal differences may be chance
-        return [Entry(f"{mean:+.2f}"), Entry(NOTHING), Entry(NOTHING)]
+    if stdev(pairs) < 1e-9:  # accuracies are shares of the test examples: equal differences may be chance
+        return [Entry(f"{mean:+.2f}"), Entry(NOTHING), Entry("no" if abs(mean) < 1e-9 else NOTHING)]
     reach = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * stdev(pairs) / math.sqrt(len(pairs))
     excludes = abs(mean) > reach
     interval = f"{mean - reach:+.2f} to {mean + reach:+.2f}"

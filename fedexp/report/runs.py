@@ -28,7 +28,7 @@ LOST = "its metrics.csv cannot be read"  # why a run is not complete, although i
 _STUDY_FILE = "information.csv"
 _STUDY_COLUMNS = ["table", "data", "algorithm", "classification_loss", "reconstruction_loss", "commit"]
 # Keys of what is measured, without effect on the results by which runs are compared.
-_WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
+WATCHING = ("targets", "evaluate.clients", "evaluate.on", "measures.", "reference", "reference_rounds")
 
 
 class Settings(dict[str, Any]):
@@ -113,6 +113,12 @@ class Recorded:
         return self.config["seed"]
 
     @property
+    def watched(self) -> list[str]:
+        """What was measured besides the defaults, as text."""
+        return sorted(said(key, self.settings[key]) for key in self.settings.keys() - self.trained.keys()
+                      if key in self.settings.given)  # fmt: skip
+
+    @property
     def data(self) -> str:
         return data_used(self.config["dataset"])
 
@@ -194,7 +200,7 @@ def settings(config: Mapping[str, Any], rounds: int) -> Settings:
 
 def trained(settings: Settings) -> Settings:
     """The settings that affect the results by which runs are compared."""
-    return settings.without(*_WATCHING)
+    return settings.without(*WATCHING)
 
 
 def protocol(trained: Settings, *along: str) -> Settings:

@@ -146,7 +146,43 @@ def test_equal_differences_have_no_interval(tmp_path):
     sheet = titled(page, "Final accuracy minus that of fedavg")
     fedcat, fedprox = (values(page, name, sheet) for name in ("fedcat", "fedprox"))
     assert (fedcat["points"], fedcat["95% interval"], fedcat["excludes 0"]) == ("+0.28", NOTHING, NOTHING)
-    assert (fedprox["points"], fedprox["excludes 0"]) == ("+0.00", "no")
+    assert (fedprox["points"], fedprox["95% interval"], fedprox["excludes 0"]) == ("+0.00", NOTHING, "no")
+
+
+def test_what_was_only_measured_parts_no_seeds(tmp_path):
+    """Seed 1 was run later, with a target, another measure and all clients evaluated: it is the same setting."""
+    (sweep,) = asked("algorithm=fedavg,fedcat", "seed=0,1", f"output_root={tmp_path}")
+    watched = {"targets": [0.1], "measures.cohort_emd": None, "reference": "centralized", "evaluate.clients": "all"}
+    for job, final in zip(sweep.jobs, (0.5, 0.7, 0.6, 0.9)):
+        later = job.plain["seed"] == 1
+        columns = {"client_accuracy_mean": 0.4, "client_accuracy_worst10": 0.1} if later else None
+        leave_run(job, [final], columns=columns, **(watched if later else {}))
+    page = compared(tmp_path)
+    assert page.title == "4 runs, 2 settings" and page.lead[0].endswith("They differ in: algorithm.")
+    assert values(page, "fedcat")["final, %"] == "75.00 ± 21.21"
+    paired = values(page, "fedcat", titled(page, "Final accuracy minus that of fedavg"))
+    assert (paired["points"], paired["pairs"]) == ("+15.00", "2")
+    sheet = titled(page, "Accuracy of clients")
+    assert page.sheets[sheet].caption.endswith("(evaluate.on: matched).")
+    assert [*values(page, "fedcat", sheet).values()] == ["fedcat", "40.00", "10.00", "1 of 2"]
+
+
+def test_clients_evaluated_in_two_ways_are_two_settings(tmp_path):
+    (sweep,) = asked("seed=0,1", f"output_root={tmp_path}")
+    for job, clients in zip(sweep.jobs, ("participants", "all")):
+        leave_run(job, [0.5], columns={"client_accuracy_mean": 0.4}, **{"evaluate.clients": clients})
+    assert sorted(labels(compared(tmp_path))) == ["clients=all", "clients=participants"]
+
+
+def test_of_a_run_measured_twice_the_one_that_measured_more_is_shown(tmp_path):
+    (sweep,) = asked("seed=0,1,2", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5])
+        leave_run(job, [0.5], columns={"client_accuracy_mean": 0.4}, **{"evaluate.clients": "all"})
+    page = compared(tmp_path)
+    assert page.title == "3 runs, 1 setting"
+    assert values(page, "fedavg", titled(page, "Accuracy of clients"))["mean, %"] == "40.00 ± 0.00"
+    assert page.lead[-1] == "Left out, because they differ from these only in what was measured: 3 runs."
 
 
 def test_the_way_to_a_target(tmp_path):

@@ -382,8 +382,9 @@ def test_a_run_whose_metrics_are_gone_measures_nothing(sweep, tmp_path):
 
 @pytest.mark.parametrize("row", ["2,0.5,1,1,1,1,1,1,1,1,1,1", "two,0.5", "2,half"])
 def test_a_run_whose_metrics_are_damaged_after_their_beginning_measures_nothing(sweep, tmp_path, row):
-    path = leave_run(jobs_of(sweep, "fedcat")[0], [0.5])
-    (path / "metrics.csv").write_text(f"round,test_accuracy\n1,0.5\n{row}\n")
+    job = jobs_of(sweep, "fedcat")[0]
+    path = leave_run(job, [0.5])
+    (path / "metrics.csv").write_text(f"round,test_accuracy\n1,0.5\n{row}\n{job.plain['rounds']},0.5\n")
     page = page_of(sweep, tmp_path)
     assert entry(page, "fedcat").missing
     assert "cifar10 dir0.1 fedcat: metrics.csv cannot be read or lacks this number." in page.notes
