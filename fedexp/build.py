@@ -1,9 +1,10 @@
 """From a checked config to the objects of a run: data, context, algorithm, measures, reference, tracker."""
 
+import difflib
 import inspect
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,9 @@ def build_algorithm(config: DictConfig) -> FedAvg:
     and the config has the usual one, a warning says that the class's has no effect."""
     algorithm: FedAvg = construct(config.algorithm, **{part: construct(config[part]) for part in PARTS})
     standard = FedAvg().parts
+    for each in (algorithm, *algorithm.parts.values()):
+        for name, hook in _misspelt(type(each)):
+            log.warning("%s.%s is no hook, and nothing calls it: did you mean %s?", type(each).__name__, name, hook)
     for field in fields(algorithm):
         given, default = algorithm.parts.get(field.name), field.default
         if given is not None and given == standard[field.name] != default and default is not MISSING:
@@ -231,6 +235,16 @@ def build_algorithm(config: DictConfig) -> FedAvg:
                 type(algorithm).__name__, default, field.name, given, field.name,
             )  # fmt: skip
     return algorithm
+
+
+def _misspelt(kind: type) -> Iterator[tuple[str, str]]:
+    """Names in a user's class that are nearly those of hooks, and these hooks."""
+    parents = (each for each in kind.__mro__ if each.__module__.startswith("fedexp."))
+    known = [name for name in dir(next(parents, object)) if not name.startswith("_")]
+    own = (each for each in kind.__mro__ if not each.__module__.startswith("fedexp.") and each is not object)
+    for name in dict.fromkeys(name for each in own for name, value in vars(each).items() if callable(value)):
+        if name not in known and not name.startswith("_"):
+            yield from ((name, hook) for hook in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
 
 
 def build_stages(config: DictConfig, ctx: Context) -> list[Stage]:

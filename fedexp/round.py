@@ -11,6 +11,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Context, State, Trained, client_rows, returned
+from fedexp.engine.local_training import clipped
 from fedexp.errors import require
 from fedexp.privacy.none import NoPrivacy
 from fedexp.randomness import generator
@@ -76,7 +77,7 @@ def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any
     right = f"init gives the State {taken}, which rounds write themselves; use other names"
     require(not taken, "algorithm", type(algorithm).__name__, right)
     params = state["params"]
-    trained = ctx.model.trained(algorithm.shared(params, ctx))
+    trained = ctx.model.trained(returned.tensors("shared", algorithm.shared(params, ctx)))
     first = {
         "own": returned.tensors("memory", algorithm.memory(ctx, params)),
         "compression": algorithm.compression.init(trained),
@@ -91,7 +92,7 @@ def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any
         "memory": client_rows.new(first, ctx.clients, ctx.world.memory_device),
         "tiles": ctx.engine.fastest_tiles(ctx.cohort),
     }
-    entered = algorithm.enter(whole, ctx)
+    entered = returned.state("enter", algorithm.enter(whole, ctx), whole)
     up, down = ctx.engine.drain()
     return {**entered, "surveyed": {"up": up, "down": down}}  # counted in the first round
 
@@ -105,7 +106,9 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     if trained is not None:
         loss, examples, uploads = trained.loss, sum(trained.examples), decoded(algorithm, state, trained.uploads, ctx)
         after = {
-            **returned.state(algorithm.aggregate(state, ids, uploads, ctx, gen), ["params", *_START, *_KEPT]),
+            **returned.state(
+                "aggregate", algorithm.aggregate(state, ids, uploads, ctx, gen), ["params", *_START, *_KEPT]
+            ),
             "memory": client_rows.put(state["memory"], ids, trained.memory),
             "selection": algorithm.selection.learn(state["selection"], ids, uploads, ctx),
         }
@@ -137,7 +140,8 @@ def _answers(
     """
     number, trained, up = state["round"], None, 0
     download = _download(algorithm, state, drawn, ctx) if len(drawn) else {}
-    down, can_do = tree.size_in_bytes(download), algorithm.system.work(drawn, ctx, number)
+    down = tree.size_in_bytes(download)
+    can_do = returned.work(algorithm.system.work(drawn, ctx, number), len(drawn))
     ids, work = drawn, None
     if can_do is not None:
         able = can_do.nonzero().squeeze(1)
@@ -151,7 +155,8 @@ def _answers(
         up = tree.size_in_bytes(trained.uploads)
     each = down / max(1, len(drawn)), up / max(1, len(ids))
     examples = trained.examples if trained else []
-    in_time, seconds = algorithm.answers(state, ids, examples, len(drawn) - len(ids), *each, ctx)
+    answers = algorithm.answers(state, ids, examples, len(drawn) - len(ids), *each, ctx)
+    in_time, seconds = returned.answers(answers, len(ids))
     if not in_time.all():
         rows = in_time.nonzero().squeeze(1)
         ids, up = ids[rows], round(each[1] * len(rows))
@@ -174,7 +179,10 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
     needed = algorithm.privacy.download(state["privacy"])
 
     def read(payload: Tree) -> Params:
-        return algorithm.privacy.clip(algorithm.compression.decode(payload, like), needed)[0]
+        found = returned.same_form(
+            "compression.decode", "the update", like, algorithm.compression.decode(payload, like)
+        )
+        return clipped(algorithm.privacy, found, needed)[0]
 
     update = uploads["update"]
     encoded = torch.vmap(read)(update["encoded"]) if like else {}

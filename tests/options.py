@@ -35,7 +35,7 @@ _OF_FEDAVG = {"selection": "uniform", "server_optimizer": "sgd"}  # and none of 
 PARTS = [
     f"{group}={path.stem} {_WITH.get(path.stem, '')}".strip()
     for group in ("selection", "server_optimizer", "compression", "privacy", "system")
-    for path in sorted((CONF / group).glob("*.yaml")) if path.stem != _OF_FEDAVG.get(group, "none")
+    for path in sorted((CONF / group).glob("*.yaml")) if path.stem not in ("own", _OF_FEDAVG.get(group, "none"))
 ]  # fmt: skip
 
 

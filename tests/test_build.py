@@ -32,7 +32,7 @@ def built(*words):
             ["partition.alpha=0.1", "no such key; dir, dir0.1, ", "have it\n"],
         ),
         (["algorithm=fedprox", "+algorithm.muu=1"], ["algorithm.muu=1", "did you mean mu?"]),
-        (["algorithm=fedprox", "algorithm.mu=abc"], ["algorithm.mu=abc", "Float"]),
+        (["algorithm=fedprox", "algorithm.mu=abc"], ["algorithm.mu=abc: must be a number"]),
         (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu=-1", "at least 0"]),
         (["local.lr=-1"], ["local.lr=-1", "above 0"]),
         (["clients_per_round=100"], ["clients_per_round=100", "at most clients=20"]),

@@ -58,6 +58,15 @@ class Summary(FedAvg):
         return {"metrics": table, "a/b": table, "good": table, "list": [1, 2], 3: "text"}
 
 @dataclass(frozen=True, kw_only=True)
+class Misspelt(FedAvg):
+    def agregate(self, state, ids, uploads, ctx, gen): return state
+    def distance(self, params): return 0.0
+
+@dataclass(frozen=True)
+class MisspeltPart(Sgd):
+    def stepp(self, params, update, memory, lr): return params, memory
+
+@dataclass(frozen=True, kw_only=True)
 class NoSummary(FedAvg):
     def summary(self, state, ctx): pass
 
@@ -201,6 +210,16 @@ def test_a_part_that_is_a_class_s_default_alone_is_told(monkeypatch, capfd, tmp_
     assert told in capfd.readouterr().out
     assert run(monkeypatch, tmp_path, *own("Ahead", "rounds=1", "server_optimizer=momentum")) == 0
     assert told not in capfd.readouterr().out
+
+
+def test_a_misspelt_hook_is_told(monkeypatch, capfd, tmp_path):
+    words = ["rounds=1", "server_optimizer=own", "server_optimizer._target_=own_code.MisspeltPart"]
+    assert run(monkeypatch, tmp_path, *own("Misspelt", *words)) == 0
+    said = [line for line in capfd.readouterr().out.splitlines() if "is no hook" in line]
+    assert [line.partition("Misspelt")[1] + line.partition("Misspelt")[2] for line in said] == [
+        "Misspelt.agregate is no hook, and nothing calls it: did you mean aggregate?",
+        "MisspeltPart.stepp is no hook, and nothing calls it: did you mean step?",
+    ]
 
 
 def test_an_algorithm_s_metrics(monkeypatch, capfd, tmp_path):

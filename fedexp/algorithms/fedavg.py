@@ -186,6 +186,7 @@ class FedAvg(Frozen):
             return ids
         sent = self.download(state, ids, ctx)
         chosen = self.selection.choose(ids, self.survey(state, ids, sent, ctx, question), ctx)
+        returned.ids(chosen, len(ids), "selection.choose", "positions among the candidates")
         ctx.engine.count(down=-len(chosen) * tree.size_in_bytes(sent) // len(ids))  # the chosen need no second copy
         return ids[chosen]
 
@@ -208,8 +209,13 @@ class FedAvg(Frozen):
     def combine(self, state: State, ids: Tensor, uploads: Tree, ctx: Context) -> Params:
         """The cohort's combined update of the model, without the leading axis of uploads["update"] [K, ...]: the mean,
         weighted as the selection says (by default by n_k), and equally under differential privacy."""
-        weights = self.privacy.weights(self.selection.weights(ids, ctx))
-        return self.compression.merge(uploads["update"], weights, ctx.weights)
+        right = 'must send an "update", or combine or aggregate must do without'
+        require("update" in uploads, "", "upload", right)
+        weights = returned.weights("selection.weights", self.selection.weights(ids, ctx), len(ids))
+        weights = returned.weights("privacy.weights", self.privacy.weights(weights), len(ids))
+        update = uploads["update"]
+        merged = self.compression.merge(update, weights, ctx.weights)
+        return returned.same_form("compression.merge", "the update", tree.take(update, 0), merged)
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
         """The State after the server's step, from the uploads and no other data of the clients.
@@ -221,10 +227,14 @@ class FedAvg(Frozen):
 
     def step(self, state: State, update: Params, cohort: int, ctx: Context) -> State:
         """The State after the server optimizer's step along the mean update of `cohort` clients."""
-        trained = self.privacy.perturb(ctx.model.trained(update), cohort, state.get("privacy", {}), ctx, state["round"])
+        mean = ctx.model.trained(update)
+        trained = self.privacy.perturb(mean, cohort, state.get("privacy", {}), ctx, state["round"])
+        returned.same_form("privacy.perturb", "the update", mean, trained)
         old, rate = state["params"], ctx.local.rate(state["round"])
-        before = {name: old[name] for name in trained}
-        stepped, optimizer = self.server_optimizer.step(before, trained, state["optimizer"], rate)
+        before, step = {name: old[name] for name in trained}, "server_optimizer.step"
+        found = self.server_optimizer.step(before, trained, state["optimizer"], rate)
+        stepped, optimizer = returned.pair(step, "entries, memory", found)
+        returned.same_form(step, "the entries", before, stepped)
         others = {name: old[name] + change for name, change in update.items() if name not in trained}
         return {**state, "params": {**old, **others, **stepped}, "optimizer": optimizer}
 
@@ -237,6 +247,7 @@ class FedAvg(Frozen):
         The bytes of `download` and of the answers are counted like those of any download and upload.
         """
         memory = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
+        returned.tensors("the download of survey", download, len(ids))
         return ctx.engine.survey(question or self, ids, download, memory)
 
     # ---- ONE client; pure functions, which a worker runs as they are and the engine vectorizes
@@ -264,7 +275,8 @@ class FedAvg(Frozen):
         return download["model"]
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        """What the client minimises on one batch: mean cross-entropy."""
+        """What the client minimises on one batch: mean cross-entropy. A batch may be padded, so that means over its
+        examples are taken by `batch.mean` and `batch.cross_entropy`, which do not count padding."""
         return batch.cross_entropy(model(params, batch.x))
 
     def correct(self, grads: Params, params: Params, client: Client) -> Params:

@@ -74,9 +74,11 @@ def _check(first: Tree, new: Tree) -> None:
         name, old, row = ".".join(path), known.get(path), given.get(path)
         fits = old is not None and row is not None and old.shape == row.shape[1:]
         fits = fits and (old.is_floating_point() or not row.is_floating_point())
+        encoding = path[0] == "compression"
+        hook, first_of = ("compression.encode", "compression.init") if encoding else ("remember", "memory(ctx, params)")
         require(
-            fits, "", "remember",
-            f"must return what memory(ctx, params) does: {name} is {_told(row, 1)}, and in memory {_told(old, 0)}",
+            fits, "", hook,
+            f"must return what {first_of} does: {name} is {_told(row, 1)}, and in memory {_told(old, 0)}",
         )  # fmt: skip
 
 

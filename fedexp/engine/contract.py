@@ -17,7 +17,8 @@ from fedexp.world import World
 class Batch(NamedTuple):
     """One client's batch: prepared x [B, ...], y [B], share [B].
 
-    share: each example's weight in the batch's mean: 1 over the number of examples, 0 for padding.
+    share: each example's weight in the batch's mean: 1 over the number of examples, 0 for padding, which batches have
+    where a whole cohort trains at once: no mean over examples may count it.
     key: int64 [], the random key of this client's step: a loss that needs noise draws it with
     randomness.uniform(key, count, stream), with a stream from 1000 to 1023 (lower ones belong to the layers, higher
     ones to compressions).
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Mean cross-entropy of logits [B, C] over the examples that count.
 
-        F.cross_entropy gives the same, but takes some twenty more kernels per step: it looks for labels to ignore.
+        The mean of F.cross_entropy would count padding as well, which batches have where clients train at once.
         """
         return (logits.log_softmax(1).gather(1, self.y[:, None]).squeeze(1) * -self.share).sum()
 

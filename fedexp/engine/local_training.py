@@ -11,7 +11,7 @@ from torch import Tensor
 from fedexp import tree
 from fedexp.config.settings import Local
 from fedexp.engine import returned
-from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Question
+from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Privacy, Question
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import batches, noise_key
 from fedexp.engine.steps import Recordings
@@ -45,6 +45,7 @@ class LocalTraining:
     stopped: Callable[[], bool]
     recordings: Recordings | None = None  # of a vectorized cohort's steps; None: they are launched one by one
     tiles: dict[str, int] = field(default_factory=dict)
+    ignore_padding: list[ClientFunctions] = field(default_factory=list)  # algorithms whose loss was seen to do so
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision != "bfloat16":
@@ -72,7 +73,7 @@ class LocalTraining:
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
         """A client's passes in a round, of the length that its task allows."""
-        passes = algorithm.passes(self.local.shortened(task.work))
+        passes = returned.passes(algorithm.passes(self.local.shortened(task.work)), algorithm)
         return [each._replace(stream=f"{each.stream} {task.again}") for each in passes] if task.again else passes
 
     def examples(self, algorithm: ClientFunctions, task: Task) -> int:
@@ -140,8 +141,8 @@ class LocalTraining:
         """The weights that a pass of client `owner` ends at in a round, and its mean loss."""
         world, algorithm, local = self.world, each.functions, each.local
         params = {name: value.detach().clone() for name, value in client.start.items()}
-        names = returned.names("trains", algorithm.trains(self.model))
-        weights = {name: params[name].requires_grad_() for name in names if name in params}
+        names = returned.trained(algorithm.trains(self.model), params, self.model.weights)
+        weights = {name: params[name].requires_grad_() for name in names}
         rows, tensors, total = world.of(owner), list(weights.values()), torch.zeros((), dtype=world.dtype)
         optimizer = Optimizer(tensors, local, local.rate(number), fused=True)
         plan = () if untrained else batches(self.seed, number, owner, len(rows), local, each.stream)
@@ -177,16 +178,28 @@ def finish(
     trained: names of the entries that privacy and compression act on; errors: what the compression remembers of this
     client's earlier rounds.
     """
-    upload = returned.tensors("upload", algorithm.upload(params, client))
+    upload = returned.upload(algorithm.upload(params, client))
     own = remembered(algorithm, params, client)
     if "update" in upload:
         update = upload["update"]
         received = client.download.get("privacy", {})
-        bounded, told = algorithm.privacy.clip({name: update[name] for name in trained if name in update}, received)
+        own_entries = {name: update[name] for name in trained if name in update}
+        bounded, told = clipped(algorithm.privacy, own_entries, received)
         plain = {name: leaf for name, leaf in update.items() if name not in bounded}
-        encoded, errors = algorithm.compression.encode(bounded, errors, client.key)
+        sent = returned.pair(
+            "compression.encode", "payload, memory", algorithm.compression.encode(bounded, errors, client.key)
+        )
+        encoded, errors = (returned.tensors("compression.encode", each) for each in sent)
         upload = {**upload, "update": {"encoded": encoded, "plain": plain}, **({"privacy": told} if told else {})}
     return upload, {"own": own, "compression": errors}
+
+
+def clipped(privacy: Privacy, update: Params, received: Tree) -> tuple[Params, Tree]:
+    """ONE update as the mechanism bounds it, and what else its client tells."""
+    bounded, told = returned.pair("privacy.clip", "update, what else is uploaded", privacy.clip(update, received))
+    return returned.same_form("privacy.clip", "the update's entries", update, bounded), returned.tensors(
+        "privacy.clip", told
+    )
 
 
 def remembered(algorithm: ClientFunctions, params: Params, client: Client) -> Tree:

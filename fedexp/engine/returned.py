@@ -38,13 +38,35 @@ def mapping(hook: str, given: Any) -> dict[str, Any]:
 
 
 def alike(hook: str, rows: list[Tree]) -> None:
-    """Raise ConfigError unless the trees of several clients have the same names and shapes."""
-    shapes = [{path: leaf.shape for path, leaf in tree.leaves(row)} for row in rows]
-    for found in shapes[1:]:
-        if found != shapes[0]:
-            path = next(path for path in {**shapes[0], **found} if shapes[0].get(path) != found.get(path))
-            first, other = (_shape(each.get(path)) for each in (shapes[0], found))
-            _refuse(hook, f"the same names and shapes for every client; {'.'.join(path)} is {first} and {other}")
+    """Raise ConfigError unless the trees of several clients have the same names, shapes and types."""
+    forms = [{path: (leaf.shape, leaf.dtype) for path, leaf in tree.leaves(row)} for row in rows]
+    for found in forms[1:]:
+        if found != forms[0]:
+            path = next(path for path in {**forms[0], **found} if forms[0].get(path) != found.get(path))
+            number = forms.index(found)
+            first, other = (_kind(dict(tree.leaves(rows[row])).get(path, "missing")) for row in (0, number))
+            _refuse(hook, f"the same names, shapes and types for every client; {'.'.join(path)} is {first} and {other}")
+
+
+def same_form(hook: str, what: str, like: Params, given: Any) -> Params:
+    """`given`, which must have the names, shapes and types of `like`. what: what it is, in words."""
+    if not isinstance(given, dict):
+        _refuse(hook, f"{what}, a dict of tensors by name, not {_kind(given)}")
+    for name in {**like, **given}:
+        right, found = like.get(name), given.get(name)
+        fits = right is not None and isinstance(found, Tensor)
+        if not fits or found.shape != right.shape or found.dtype != right.dtype:
+            told = "missing" if name not in given else f"{_kind(found)}, not {_kind(right)}"
+            told = "none of them" if right is None else told
+            _refuse(hook, f"{what} in their names, shapes and types; {name} is {told}")
+    return given
+
+
+def pair(hook: str, what: str, given: Any) -> tuple[Any, Any]:
+    """`given`, which must be a tuple of two. what: what they are, in words."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        _refuse(hook, f"a pair, ({what}), not {_kind(given)}")
+    return given
 
 
 def loss(given: Any) -> Tensor:
@@ -60,36 +82,85 @@ def loss(given: Any) -> Tensor:
     return given
 
 
+def unpadded_loss(before: Tensor, after: Tensor) -> None:
+    """Raise ConfigError where the losses of batches [K] are others once their padding is."""
+    if not torch.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):
+        _refuse(
+            "loss", "a mean over the examples that count, by batch.mean(values) or batch.cross_entropy(logits), not "
+            "by .mean() or F.cross_entropy: it depends on the padding of batches where clients train at once",
+        )  # fmt: skip
+
+
 def corrected(grads: Params, given: Any) -> Params:
-    """What `correct` makes of the gradients, in their names and shapes."""
+    """What `correct` makes of the gradients."""
     if given is grads or torch.compiler.is_compiling():
         return given
-    if not isinstance(given, dict):
-        _refuse("correct", f"the gradients, a dict of tensors by name, not {_kind(given)}")
-    for name in {**grads, **given}:
-        right, found = grads.get(name), given.get(name)
-        if right is None or not isinstance(found, Tensor) or found.shape != right.shape:
-            told = "missing" if name not in given else f"{_kind(found)}, not {_kind(right)}"
-            told = "none of them" if right is None else told
-            _refuse("correct", f"the gradients in their names and shapes; {name} is {told}")
+    return same_form("correct", "the gradients", grads, given)
+
+
+def passes(given: Any, algorithm: Any) -> list[Any]:
+    """A client's training passes, of which exactly one is the algorithm's own."""
+    own = given if isinstance(given, list) else []
+    if sum(getattr(each, "functions", None) is algorithm for each in own) != 1:
+        _refuse("passes", "a list of Pass, of which exactly one is the algorithm's own: Pass(self, local)")
     return given
 
 
-def names(hook: str, given: Any) -> Collection[str]:
-    """Names of entries."""
+def trained(given: Any, start: Params, model: Collection[str]) -> list[str]:
+    """The names that `trains` returns, as far as `start` has them. model: the names of the model's weights."""
     if isinstance(given, str) or not isinstance(given, Collection):
-        _refuse(hook, f"a list of names, not {_kind(given)}")
+        _refuse("trains", f"a list of names, not {_kind(given)}")
+    if unknown := [str(name) for name in given if name not in start and name not in model]:
+        _refuse("trains", f"names of entries of start or of the model; there is no {', '.join(unknown)}")
+    return [name for name in given if name in start]
+
+
+def upload(given: Any) -> Tree:
+    """What ONE client uploads."""
+    tensors("upload", given)
+    if not isinstance(given.get("update", {}), dict):
+        _refuse("upload", f'a dict of tensors by name as "update", not {_kind(given["update"])}')
+    if taken := ", ".join(sorted({"privacy", "selection"} & {*given})):
+        _refuse("upload", f"other names than {taken}, under which parts upload what they need")
     return given
 
 
-def ids(given: Any, clients: int) -> Tensor:
-    """The clients that `select` draws among `clients`."""
+def ids(given: Any, count: int, hook: str = "select", what: str = "the clients' ids") -> Tensor:
+    """Numbers from 0 to `count` - 1: clients that are drawn, or positions among these."""
     if not isinstance(given, Tensor):
-        _refuse("select", f"the clients' ids as a tensor, int64 [K], not {_kind(given)}")
+        _refuse(hook, f"{what} as a tensor, int64 [K], not {_kind(given)}")
     if given.dtype != torch.int64 or given.dim() != 1:
-        _refuse("select", f"the clients' ids, int64 [K]; it is {_kind(given)}")
-    if len(given) and (int(given.min()) < 0 or int(given.max()) >= clients):
-        _refuse("select", f"ids from 0 to {clients - 1}; it gave {given.tolist()}")
+        _refuse(hook, f"{what}, int64 [K]; it is {_kind(given)}")
+    if len(given) and (int(given.min()) < 0 or int(given.max()) >= count):
+        _refuse(hook, f"{what}, from 0 to {count - 1}; it gave {given.tolist()}")
+    return given
+
+
+def weights(hook: str, given: Any, count: int) -> Tensor:
+    """The weights of `count` updates in their mean."""
+    if not isinstance(given, Tensor) or list(given.shape) != [count]:
+        _refuse(hook, f"a weight for each of the {count} clients, a tensor [{count}], not {_kind(given)}")
+    if not (bool((given >= 0).all()) and 0 < float(given.sum()) < torch.inf):
+        _refuse(hook, f"weights of at least 0, not all 0; it gave {given.tolist()}")
+    return given
+
+
+def work(given: Any, count: int) -> Tensor | None:
+    """What `system.work` says that each of `count` clients can do."""
+    whole = isinstance(given, Tensor) and given.dtype == torch.int64 and list(given.shape) == [count]
+    if given is not None and not (whole and bool((given >= 0).all())):
+        told = f"{given.tolist()}" if whole else _kind(given)
+        _refuse("system.work", f"None, or epochs or steps of at least 0, int64 [{count}]; it gave {told}")
+    return given
+
+
+def answers(given: Any, count: int) -> tuple[Tensor, float]:
+    """Which of `count` clients answer in time, and the round's seconds."""
+    what = f"bool [{count}], seconds"
+    in_time, seconds = pair("answers", what, given)
+    fits = isinstance(in_time, Tensor) and in_time.dtype == torch.bool and list(in_time.shape) == [count]
+    if not fits or not isinstance(seconds, int | float):
+        _refuse("answers", f"a pair, ({what}); it gave {_kind(in_time)} and {_kind(seconds)}")
     return given
 
 
@@ -101,22 +172,19 @@ def first_state(given: Any) -> dict[str, Any]:
 
 
 def combined(params: Params, given: Any) -> Params:
-    """What `combine` makes of the cohort's updates: changes of the model `params`."""
-    for name, change in tensors("combine", given).items():
-        old = params.get(name)
-        if old is None or not isinstance(change, Tensor) or change.shape != old.shape:
-            told = "none of its entries" if old is None else f"{_kind(change)}, not {_kind(old)}"
-            _refuse("combine", f"one change of the model, without the clients' axis; {name} is {told}")
-    return given
+    """What `combine` makes of the cohort's updates: changes of the model `params`, or of some of its entries."""
+    like = {name: params[name] for name in tensors("combine", given) if name in params}
+    return same_form("combine", "changes of the model's entries, without the clients' axis,", like, given)
 
 
-def state(given: Any, needed: Collection[str]) -> dict[str, Any]:
-    """The State that `aggregate` returns, with all that rounds need."""
+def state(hook: str, given: Any, needed: Collection[str]) -> dict[str, Any]:
+    """The State that `aggregate` or `enter` returns, with all that rounds need."""
     whole = "the whole State: {**state, ...}"
     if not isinstance(given, dict):
-        _refuse("aggregate", f"{whole}, not {_kind(given)}")
+        _refuse(hook, f"{whole}, not {_kind(given)}")
     if missing := [name for name in needed if name not in given]:
-        _refuse("aggregate", f"{whole}; it lacks {', '.join(missing)}")
+        _refuse(hook, f"{whole}; it lacks {', '.join(missing)}")
+    tensors(hook, {"params": given["params"]})
     return given
 
 
@@ -137,7 +205,3 @@ def _kind(value: Any) -> str:
     if value is None:
         return "None (is a return missing?)"
     return f"{value} ({type(value).__name__})" if isinstance(value, int | float) else f"a {type(value).__name__}"
-
-
-def _shape(shape: torch.Size | None) -> str:
-    return "missing" if shape is None else str(list(shape))

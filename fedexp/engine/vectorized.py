@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def _carry_out(
     received, own = (tree.choose(part, rank) for part in (download, memory))
     cohort = _cohort(training, passes, number, ids, received, own)
     stack = {name: leaf.clone() for name, leaf in cohort.start.items()}
-    names = [name for name in returned.names("trains", algorithm.trains(training.model)) if name in stack]
+    names = returned.trained(algorithm.trains(training.model), stack, training.model.weights)
     rate = local.rate(number)
     lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
@@ -76,6 +77,9 @@ def _carry_out(
     run = training.recordings.of(alike, steps) if training.recordings is not None else steps
 
     for active, batch, padded in _batches(training, passes, number, ids, taken, cohort.key):
+        if padded and algorithm not in training.ignore_padding:
+            _check_padding(training, algorithm, stack, cohort, active, batch)
+            training.ignore_padding.append(algorithm)
         run(active, batch, padded)
         if training.stopped():
             raise Interrupted
@@ -95,9 +99,24 @@ def _step(
     """One local step of all active rows, without waiting for the device: updates `live` [active, ...] in place and adds
     the losses to `total` [active]."""
 
-    def one(weights: Params, buffers: Params, batch: Batch, client: Client) -> tuple[Params, Tensor, Params]:
-        """ONE row's corrected gradient, loss and running statistics."""
+    weights = {name: live[name] for name in algorithm.trains(training.model) if name in live}
+    buffers = {name: leaf for name, leaf in live.items() if name not in weights}
+    grads, loss, statistics = _differentiated(training, algorithm, weights, buffers, batch, cohort, padded)
+    if optimizer.local.max_grad_norm is not None:
+        grads = clip(grads, optimizer.local.max_grad_norm, stacked=True, model=training.model.weights)
+    optimizer.step(list(weights.values()), [grads[name] for name in weights], len(total))
+    for name, value in statistics.items():
+        live[name].copy_(value)
+    total.add_(loss)
 
+
+def _differentiated(
+    training: LocalTraining, algorithm: ClientFunctions, weights: Stack, buffers: Stack, batch: Batch, cohort: Client,
+    padded: bool,
+) -> tuple[Stack, Tensor, Stack]:  # fmt: skip
+    """Each row's corrected gradient, loss and running statistics."""
+
+    def one(weights: Params, buffers: Params, batch: Batch, client: Client) -> tuple[Params, Tensor, Params]:
         def objective(weights: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             loss, statistics = training.objective(algorithm, {**weights, **buffers}, batch, client, padded)
             return loss, (loss.detach(), statistics)
@@ -106,15 +125,24 @@ def _step(
         changed = algorithm.correct(grads, {**weights, **buffers}, client)
         return returned.corrected(grads, changed), loss, statistics
 
-    weights = {name: live[name] for name in algorithm.trains(training.model) if name in live}
-    buffers = {name: leaf for name, leaf in live.items() if name not in weights}
-    grads, loss, statistics = over_clients(one, weights, buffers, batch, cohort)
-    if optimizer.local.max_grad_norm is not None:
-        grads = clip(grads, optimizer.local.max_grad_norm, stacked=True, model=training.model.weights)
-    optimizer.step(list(weights.values()), [grads[name] for name in weights], len(total))
-    for name, value in statistics.items():
-        live[name].copy_(value)
-    total.add_(loss)
+    return over_clients(one, weights, buffers, batch, cohort)
+
+
+def _check_padding(
+    training: LocalTraining, algorithm: ClientFunctions, stack: Stack, cohort: Client, active: int, batch: Batch
+) -> None:
+    """Raise ConfigError where a loss changes as padding does. It would differ from that of a client that trains alone,
+    without padding, and the results with it, silently."""
+    live, now = ({name: leaf[:active] for name, leaf in stack.items()}, over_leaves(itemgetter(slice(active)), cohort))
+    names = [name for name in algorithm.trains(training.model) if name in live]
+    weights, buffers = {name: live.pop(name) for name in names}, live
+    real = batch.share > 0
+    x = torch.where(real.view(*real.shape, *[1] * (batch.x.dim() - 2)), batch.x, batch.x[:, :1])
+    other = batch._replace(x=x, y=torch.where(real, batch.y, (batch.y + 1) % training.world.classes))
+    before, after = (
+        _differentiated(training, algorithm, weights, buffers, each, now, True)[1] for each in (batch, other)
+    )  # fmt: skip
+    returned.unpadded_loss(before, after)
 
 
 def over_clients(function: Any, *parts: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedexp import tree
+from fedexp.engine import returned
 from fedexp.engine.contract import ClientFunctions
 from fedexp.engine.local_training import LocalTraining, Task
 from fedexp.errors import ConfigError, Interrupted
@@ -70,7 +71,9 @@ class Exchange:
         return tree.take(self.inbox, row)
 
     def leave(self, row: int, trained: Tree) -> None:
-        """For a worker: write one client's results."""
+        """For a worker: write one client's results. Raises ConfigError where they have another form than those of the
+        first client of the cohort, for which there is room."""
+        returned.alike("upload, or remember,", [tree.apply(lambda box: box[row], self.outbox), trained])
         tree.apply(lambda leaf, box: box[row].copy_(leaf), trained, self.outbox)
 
     def found(self, count: int) -> Tree:

@@ -21,6 +21,11 @@ OWN = {  # classes and functions that stand for the user's own, with the keys th
     "model": ["model._target_=fedexp.models.mcmahan.mcmahan_cnn"],
     "partition": ["partition._target_=fedexp.partition.iid.iid"],
     "tracking": ["tracking._target_=fedexp.record.tracker.Tracker"],
+    "selection": ["selection._target_=fedexp.selection.uniform.Uniform"],
+    "server_optimizer": ["server_optimizer._target_=fedexp.server_optimizer.sgd.Sgd"],
+    "compression": ["compression._target_=fedexp.compression.none.NoCompression"],
+    "privacy": ["privacy._target_=fedexp.privacy.none.NoPrivacy"],
+    "system": ["system._target_=fedexp.system.none.Ideal"],
 }
 TEXT = ("name", "output_root", "sweep", "project", "entity", "group", "root", "repository", "tags")  # free text
 

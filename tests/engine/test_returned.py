@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import make_context, make_model, make_world, rounds
+import torch.nn.functional as F
+from worlds import gap, make_context, make_model, make_world, rounds, start
 
 from fedexp.algorithms.ditto import Ditto
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.compression.none import NoCompression
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
+from fedexp.privacy.none import NoPrivacy
+from fedexp.selection.uniform import Uniform
+from fedexp.server_optimizer.sgd import Sgd
+from fedexp.system.none import Ideal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,7 @@ def on_each(function):
 
 TREE, ENTRY = "must return a dict of tensors by name, not ", "must return nested dicts of tensors; "
 MISSING = "None (is a return missing?)"
-GRADIENTS = "must return the gradients in their names and shapes; "
+GRADIENTS = "must return the gradients in their names, shapes and types; "
 CASES = [
     ("memory", with_entry(0), ENTRY + "mine is 0 (int)"),
     ("memory", with_entry(np.zeros(3)), ENTRY + "mine is a ndarray"),
@@ -58,6 +64,11 @@ CASES = [
     ("start", give(None), TREE + MISSING),
     ("trains", give(None), "must return a list of names, not " + MISSING),
     ("trains", give("head.weight"), "must return a list of names, not a str"),
+    ("trains", give(["head.weight", "head.bais"]), "entries of start or of the model; there is no head.bais"),
+    ("passes", give([]), "must return a list of Pass, of which exactly one is the algorithm's own: Pass(self, local)"),
+    ("passes", lambda found, *_: found * 2, "must return a list of Pass, of which exactly one is the algorithm's own"),
+    ("shared", lambda found, *_: [*found], TREE + "a list"),
+    ("enter", give(None), "must return the whole State: {**state, ...}, not " + MISSING),
     ("loss", give(None), "must return a tensor [], not " + MISSING),
     ("loss", give(1.0), "must return a tensor [], not 1.0 (float)"),
     ("loss", lambda found, *_: found.expand(2), "must return a tensor [], such as batch.mean(values); it is [2]"),
@@ -69,12 +80,19 @@ CASES = [
     ("upload", give(None), TREE + MISSING),
     ("upload", lambda *_: torch.zeros(3), TREE + "float32 [3]"),
     ("upload", with_entry({"count": 3}), ENTRY + "mine.count is 3 (int)"),
+    ("upload", lambda found, *_: {"update": found["update"]["head.bias"]}, 'as "update", not float64 [4]'),
+    ("upload", lambda found, *_: {"other": found["update"]}, 'must send an "update", or combine or aggregate must do'),
+    ("upload", lambda found, *_: {**found, "privacy": {}}, "must return other names than privacy, under which parts"),
+    ("correct", on_each(torch.Tensor.float), GRADIENTS + "head.weight is float32 [4, 64], not float64 [4, 64]"),
+    ("answers", give((torch.tensor([0, 1]), 1.0)), "a pair, (bool [3], seconds); it gave int64 [2] and 1.0 (float)"),
+    ("answers", give(torch.ones(2).bool()), "must return a pair, (bool [3], seconds), not bool [2]"),
+    ("combine", on_each(torch.Tensor.float), "types; head.weight is float32 [4, 64], not float64 [4, 64]"),
     ("remember", give(None), TREE + MISSING),
     ("remember", with_entry([1.0]), ENTRY + "mine is a list"),
     ("select", give([0, 1, 2]), "must return the clients' ids as a tensor, int64 [K], not a list"),
     ("select", lambda *_: torch.tensor([0.0, 1.0]), "must return the clients' ids, int64 [K]; it is float32 [2]"),
-    ("select", lambda *_: torch.tensor([0, 6]), "must return ids from 0 to 5; it gave [0, 6]"),
-    ("select", lambda *_: torch.tensor([-1, 2]), "must return ids from 0 to 5; it gave [-1, 2]"),
+    ("select", lambda *_: torch.tensor([0, 6]), "must return the clients' ids, from 0 to 5; it gave [0, 6]"),
+    ("select", lambda *_: torch.tensor([-1, 2]), "must return the clients' ids, from 0 to 5; it gave [-1, 2]"),
     ("download", with_entry(3.0), ENTRY + "mine is 3.0 (float)"),
     ("download", lambda found, state, *_: {"model": state["params"]}, "all of them the same); model.head.weight is [4"),
     ("combine", give(None), TREE + MISSING),
@@ -83,7 +101,11 @@ CASES = [
         lambda found, state, ids, uploads, ctx: uploads["update"],
         "head.weight is float64 [3, 4, 64], not float64 [4, 64]",
     ),
-    ("combine", with_entry(torch.zeros(())), "without the clients' axis; mine is none of its entries"),
+    (
+        "combine",
+        with_entry(torch.zeros(())),
+        "without the clients' axis, in their names, shapes and types; mine is non",
+    ),
     ("aggregate", give(None), "must return the whole State: {**state, ...}, not " + MISSING),
     (
         "aggregate",
@@ -101,7 +123,7 @@ def test_a_wrong_value_is_told_by_the_name_of_its_hook(hook, change, right, mech
     algorithm = Changed(hook=hook, change=change)
     with pytest.raises(ConfigError) as error:
         rounds(algorithm, ctx, 1)
-    assert str(error.value).startswith(f"{hook}: must return ") and right in str(error.value)
+    assert str(error.value).startswith(f"{hook}: must ") and right in str(error.value)
 
 
 def test_hooks_that_change_nothing_are_accepted():
@@ -118,7 +140,9 @@ def test_found_values_have_the_same_shapes_for_every_client_of_a_stack():
     world = make_world()
     ctx = make_context(make_model("linear", world), world, cohort=6, engine="vectorized")
     labels = Changed(hook="inspect", change=lambda found, model, download, memory, examples: {"y": examples.labels})
-    with pytest.raises(ConfigError, match=r"^inspect: must return the same names and shapes for every client; y is \["):
+    with pytest.raises(
+        ConfigError, match=r"^inspect: must return the same names, shapes and types for every client; y is int64 \["
+    ):
         rounds(labels, ctx, 1)
 
 
@@ -152,5 +176,131 @@ STEPS = itertools.count()
 def test_a_worker_s_error_is_the_server_s():
     world = make_world()
     ctx = make_context(make_model("linear", world), world, cohort=3, workers=2)
-    with pytest.raises(ConfigError, match=r"^correct: must return the gradients in their names and shapes; head"):
+    with pytest.raises(
+        ConfigError, match=r"^correct: must return the gradients in their names, shapes and types; head"
+    ):
         rounds(WrongLater(), ctx, 1)
+
+
+KINDS = {
+    "selection": Uniform, "privacy": NoPrivacy, "compression": NoCompression, "server_optimizer": Sgd, "system": Ideal,
+}  # fmt: skip
+
+
+def with_part(function, change):
+    """FedAvg with a part of which one function (PART.FUNCTION) returns what `change` makes of the usual result and of
+    its arguments."""
+    name, _, hook = function.partition(".")
+    usual = getattr(KINDS[name], hook)
+    changed = type("Own", (KINDS[name],), {hook: lambda self, *given: change(usual(self, *given), *given)})
+    return FedAvg(**{name: changed()})
+
+
+def halved(found, *_):
+    return {name: leaf for name, leaf in found.items() if name == "head.bias"}
+
+
+PARTS = [
+    ("selection.weights", give(torch.ones(1)), "a weight for each of the 3 clients, a tensor [3], not float32"),
+    ("selection.weights", lambda *_: torch.tensor([1, -1, 1]), "of at least 0, not all 0; it gave [1, -1, 1]"),
+    ("selection.weights", lambda *_: torch.zeros(3), "weights of at least 0, not all 0; it gave [0.0, 0.0,"),
+    ("selection.weights", lambda *_: torch.full((3,), torch.nan), "weights of at least 0, not all 0"),
+    ("privacy.weights", lambda found, *_: found[:, None], "a weight for each of the 3 clients, a tensor [3]"),
+    ("privacy.clip", lambda found, *_: found[0], "must return a pair, (update, what else is uploaded), not"),
+    ("privacy.clip", lambda found, *_: (halved(found[0]), {}), "the update's entries in their names, shapes"),
+    ("privacy.perturb", on_each(torch.mean), "the update in their names, shapes and types; head.weight is"),
+    ("compression.encode", lambda found, *_: found[0], "must return a pair, (payload, memory), not a dict"),
+    ("compression.encode", lambda found, *_: (found[0], None), TREE + MISSING),
+    ("compression.encode", lambda found, *_: (found[0], {"e": found[0]["head.bias"]}), "compression.init"),
+    ("compression.decode", halved, "the update in their names, shapes and types; head.weight is missing"),
+    ("compression.merge", halved, "the update in their names, shapes and types; head.weight is missing"),
+    ("server_optimizer.step", lambda found, *_: found[0], "must return a pair, (entries, memory), not a dict"),
+    ("server_optimizer.step", lambda found, *_: (halved(found[0]), {}), "shapes and types; head.weight is missing"),
+    ("system.work", lambda *_: torch.ones(1).long(), "epochs or steps of at least 0, int64 [3]; it gave int64 [1]"),
+    ("system.work", lambda *_: torch.tensor([1, 1, -1]), "of at least 0, int64 [3]; it gave [1, 1, -1]"),
+    ("system.answers", lambda found, ids, *_: (ids, 1.0), "a pair, (bool [3], seconds); it gave int64 [3] and"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "change", "right"), PARTS)
+@pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
+def test_a_part_s_wrong_value_is_told_by_the_name_of_its_function(function, change, right, mechanism):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, Local(lr=0.1, batch_size=8), cohort=3, engine=mechanism)
+    with pytest.raises(ConfigError) as error:
+        rounds(with_part(function, change), ctx, 1)
+    named = "answers" if function == "system.answers" else function
+    assert str(error.value).startswith(f"{named}: must return ") and right in str(error.value)
+
+
+@pytest.mark.parametrize("function", sorted({each[0] for each in PARTS}))
+def test_parts_that_change_nothing_are_accepted(function):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, cohort=3)
+    (done,) = rounds(with_part(function, lambda found, *_: found), ctx, 1)
+    (plain,) = rounds(FedAvg(), ctx, 1)
+    assert all(torch.equal(plain.after["params"][name], leaf) for name, leaf in done.after["params"].items())
+
+
+def test_a_survey_sends_a_row_to_each_client():
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, cohort=3)
+    state = start(FedAvg(), ctx)
+    with pytest.raises(ConfigError, match=r"^the download of survey: must return a row for each of the 2 clients"):
+        FedAvg().survey(state, torch.tensor([1, 3]), {"model": state["params"]}, ctx)
+
+
+@pytest.mark.parametrize("chosen", [torch.tensor([True, False, True]), torch.tensor([0, 3]), [0, 1]], ids=str)
+def test_a_selection_chooses_positions_among_its_candidates(chosen):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, cohort=3)
+
+    class Asks(Uniform):
+        def question(self, algorithm, number, ctx):
+            return algorithm
+
+        def choose(self, ids, answers, ctx):
+            return chosen
+
+    with pytest.raises(ConfigError, match=r"^selection\.choose: must return positions among the candidates"):
+        rounds(FedAvg(selection=Asks()), ctx, 1)
+
+
+def counted(found, model, params, batch, client):
+    return F.cross_entropy(model(params, batch.x), batch.y)
+
+
+def test_a_loss_that_counts_padding_is_refused_where_batches_are_padded():
+    """Alone, no client has padding, and such a loss is right: in a stack it would silently be another one."""
+    world = make_world()
+    model = make_model("linear", world)
+    algorithm = Changed(hook="loss", change=counted)
+    local = Local(lr=0.1, batch_size=8)
+    with pytest.raises(ConfigError, match=r"^loss: must return a mean over the examples that count, by batch\.mean"):
+        rounds(algorithm, make_context(model, world, local, cohort=3, engine="vectorized"), 1)
+    (alone,) = rounds(algorithm, make_context(model, world, local, cohort=3), 1)
+    (plain,) = rounds(FedAvg(), make_context(model, world, local, cohort=3), 1)
+    assert gap(alone.after, plain.after) < 1e-12
+
+
+def test_types_are_the_same_for_every_client():
+    """A worker writes its results into room that was made for those of the first client."""
+    world = make_world()
+
+    def number(found, model, download, memory, examples):
+        return {"n": torch.tensor(1 if examples.client % 2 else 0.5)}
+
+    @dataclass(frozen=True, kw_only=True)
+    class Sends(FedAvg):
+        def inspect(self, model, download, memory, examples):
+            return number({}, model, download, memory, examples)
+
+        def upload(self, params, client):
+            return {**super().upload(params, client), "n": client.found["n"]}
+
+    for mechanism, workers, hook in (("vectorized", 1, "inspect"), ("workers", 2, "upload, or remember,")):
+        ctx = make_context(make_model("linear", world), world, cohort=6, engine=mechanism, workers=workers)
+        with pytest.raises(
+            ConfigError, match=f"^{hook}: must return the same names, shapes and types for every client"
+        ):
+            rounds(Sends(), ctx, 1)
