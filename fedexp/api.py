@@ -64,11 +64,13 @@ class Run:
     """A run's results in its folder; each part is read when it is first used, and raises ConfigError where its file is
     missing or damaged.
 
-    found: the result, where the run was asked for fewer rounds than the folder holds.
+    found: the result, where the run was asked for fewer rounds than the folder holds. start: the working directory when
+    this Run was made, from which a relative dataset.root is meant.
     """
 
     folder: Path
     found: Mapping[str, Any] | None = field(default=None, hash=False)  # a dict has no hash
+    start: Path = field(default_factory=Path.cwd, compare=False, repr=False)
 
     @cached_property
     def config(self) -> DictConfig:
@@ -152,7 +154,10 @@ class Run:
         with self._reading("model.pt") as file:
             params = torch.load(file, map_location="cpu", weights_only=True)
             dtype = next(value.dtype for value in params.values() if value.is_floating_point())
-        dataset = build_dataset(self.config)
+        config = self.config.copy()
+        if isinstance(root := config.dataset.get("root"), str):
+            config.dataset.root = str(self.start / Path(root).expanduser())
+        dataset = build_dataset(config)
         stored = tuple(dataset.train_x.shape[1:])
         shape = dataset.transform.shape(stored)
         with torch.random.fork_rng(devices=[]):

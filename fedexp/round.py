@@ -26,8 +26,8 @@ class Round:
     """All facts of a finished round, for the measures. uploads: as the server read them, updates decoded.
 
     before, after: the State at the round's beginning, which can be read until the next round, and at its end.
-    loss: mean local loss [K]. examples: how many examples local training went through. If no client took part, `ids`
-    and `loss` are empty and nothing was uploaded.
+    loss: mean local loss [K]. examples: how many examples local training went through, that of late clients included.
+    If no client took part, `ids` and `loss` are empty and nothing was uploaded.
     """
 
     algorithm: FedAvg
@@ -101,10 +101,10 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     """Carry out the next round. A pure function of its arguments; `state` can be read until the round after it."""
     gen = generator(ctx.seed, "round", state["round"])
     drawn = returned.ids(algorithm.select(state, ctx, gen), ctx.clients)
-    ids, trained, down, up, seconds = _answers(algorithm, state, drawn, ctx)
-    loss, examples, uploads, after = torch.empty(0, dtype=ctx.world.dtype, device=ctx.world.device), 0, {}, state
+    ids, trained, examples, down, up, seconds = _answers(algorithm, state, drawn, ctx)
+    loss, uploads, after = torch.empty(0, dtype=ctx.world.dtype, device=ctx.world.device), {}, state
     if trained is not None:
-        loss, examples, uploads = trained.loss, sum(trained.examples), decoded(algorithm, state, trained.uploads, ctx)
+        loss, uploads = trained.loss, decoded(algorithm, state, trained.uploads, ctx)
         after = {
             **returned.state(
                 "aggregate", algorithm.aggregate(state, ids, uploads, ctx, gen), ["params", *_START, *_KEPT]
@@ -132,11 +132,12 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
 
 def _answers(
     algorithm: FedAvg, state: State, drawn: Tensor, ctx: Context
-) -> tuple[Tensor, Trained | None, int, int, float]:
+) -> tuple[Tensor, Trained | None, int, int, int, float]:
     """Clients `drawn` [K] receive the download; those that do not fail train, and some of these may be late.
 
-    Returns the ids of those that answered in time [K'], the results of their training (None if there are none), the
-    bytes down and up, and the round's simulated seconds.
+    Returns the ids of those that answered in time [K'], the results of their training (None if there are none), how
+    many examples training went through, that of late clients included, the bytes down and up, and the round's simulated
+    seconds.
     """
     number, trained, up = state["round"], None, 0
     download = _download(algorithm, state, drawn, ctx) if len(drawn) else {}
@@ -161,7 +162,7 @@ def _answers(
         rows = in_time.nonzero().squeeze(1)
         ids, up = ids[rows], round(each[1] * len(rows))
         trained = trained.rows(rows) if len(rows) else None
-    return ids, trained, down, up, seconds
+    return ids, trained, sum(examples), down, up, seconds
 
 
 def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tree:

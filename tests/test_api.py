@@ -8,6 +8,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from omegaconf import OmegaConf
 from program import FEW, SMALL, fork, wait_for_rounds
 
 import fedexp
+from fedexp.data import Dataset
 from fedexp.errors import ConfigError
 
 WORDS = " ".join([*SMALL, "rounds=3", "hardware.workers=1"])
@@ -262,3 +264,19 @@ def test_the_package_says_what_it_offers():
     assert callable(fedexp.report) and callable(fedexp.sweep)
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         _ = fedexp.runn
+
+
+def stored(transform, root):
+    x, y = torch.load(Path(root) / "examples.pt", weights_only=True)
+    return Dataset("stored", x, y, x, y, 10, transform)
+
+
+def test_a_relative_folder_of_data_is_meant_from_where_the_run_was_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_data", SimpleNamespace(stored=stored))
+    (tmp_path / "pictures").mkdir()
+    torch.save((torch.zeros(40, 1, 8, 8, dtype=torch.uint8), torch.arange(40) % 10), tmp_path / "pictures/examples.pt")
+    monkeypatch.chdir(tmp_path)
+    words = WORDS.replace("dataset=digits", "dataset=own dataset._target_=own_data.stored +dataset.root=pictures")
+    done = fedexp.run(words, partition="iid", rounds=1, output_root="outputs")
+    monkeypatch.chdir(tmp_path.parent)
+    assert done.model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 10)

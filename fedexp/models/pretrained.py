@@ -14,6 +14,7 @@ from fedexp.tree import Params
 
 _KEY = "model.pretrained"
 _TORCHVISION_S = re.compile(r"\w+_Weights\.\w+")  # a name of its weights, such as ResNet18_Weights.IMAGENET1K_V1
+_SOURCES = "a file with a state dict, or a name such as ResNet18_Weights.IMAGENET1K_V1"
 _SHOWN = 3  # entries that an error names
 
 
@@ -57,7 +58,7 @@ def _read(source: str) -> Params:
         held = torch.load(Path(source).expanduser(), map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(_KEY, source, f"cannot be read ({reason}); it must be a file with a state dict") from error
+        raise ConfigError(_KEY, source, f"cannot be read ({reason}); it must be {_SOURCES}") from error
     is_params = isinstance(held, dict) and bool(held) and all(isinstance(leaf, torch.Tensor) for leaf in held.values())
     require(is_params, _KEY, source, "must be a file with a state dict: tensors by name")
     return held
@@ -69,8 +70,7 @@ def _downloaded(source: str) -> Params:
     try:
         weights = models.get_weight(source)
     except (ValueError, KeyError) as error:
-        right = "torchvision has no weights of this name; give a file, or a name such as ResNet18_Weights.IMAGENET1K_V1"
-        raise ConfigError(_KEY, source, right) from error
+        raise ConfigError(_KEY, source, f"torchvision has no weights of this name; give {_SOURCES}") from error
     try:
         return weights.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:  # no network, a torn file

@@ -175,6 +175,7 @@ def test_over_commitment_keeps_the_first_answers_and_ends_the_round_with_the_las
         assert [each.ids.tolist() for each in done] == [[0, 2, 4]] * 2
         assert [each.after["clock"] for each in done] == pytest.approx([0.17, 0.34], rel=1e-3)
         assert (done[0].bytes_up, done[0].bytes_down) == (3 * model, 6 * model)
+        assert done[0].examples == 2 * (5 + 40 + 17 + 30 + 8 + 20), "the others have trained as well"
     late = Devices(**EQUAL, bandwidth=1e9, wait_for=5, deadline=0.25)
     (done,) = rounds(FedAvg(selection=Full(), system=late), context(), 1)
     assert (done.ids.tolist(), done.after["clock"]) == ([0, 2, 4, 5], 0.25)
