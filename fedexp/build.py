@@ -51,7 +51,8 @@ def construct(node: DictConfig, **given: Any) -> Any:
     group, target = str(node._key()), node["_target_"]
     try:
         found, kind = _call(group, arguments(node), target, given), _KINDS[group]
-        require(isinstance(found, kind), f"{group}._target_", target, f"does not return a {kind.__name__}")
+        right = f"must be, or return, a {kind.__module__}.{kind.__name__} (or one of a subclass)"
+        require(isinstance(found, kind), f"{group}._target_", target, right)
         return found
     except ConfigError:
         raise

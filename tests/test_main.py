@@ -75,7 +75,15 @@ BAD = [
     (["partition=shards1", "clients=5"], ["clients=5", "at least 10 clients"]),
     (["algorithm._target_=os"], ["algorithm._target_=os: is a module, not a class or function"]),
     (["algorithm._target_={a:b}"], ["algorithm._target_={'a': 'b'}: must name a class or function"]),
-    (["tracking._target_=fedexp.selection.uniform.Uniform"], ["Uniform: does not return a Tracker"]),
+    (
+        ["tracking._target_=fedexp.selection.uniform.Uniform"],
+        ["Uniform: must be, or return, a fedexp.record.tracker.Tracker"],
+    ),
+    (["algorithm=own", "algorithm._target_=builtins.object"], ["must be a subclass of fedexp.algorithms.fedavg."]),
+    (
+        ["partition=own", "partition._target_=fedexp.data.digits.digits"],
+        ["must take clients, dataset, seed, which fedexp passes by these names; it lacks clients, dataset, seed"],
+    ),
     (["dataset._target_=builtins.dict"], ["dataset._target_=dict: does not tell what arguments"]),
     (["paper=nan"], ["paper=nan: names no option; did you mean none? known: cadis, fedcat"]),
     (["algorithm=[a,b]"], ["algorithm=[a,b]: names no option"]),

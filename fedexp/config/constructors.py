@@ -79,6 +79,7 @@ def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> Non
     check_names(group, node, given)
     target = constructor(group, node.get("_target_"))
     parameters = _parameters(group, target)
+    _check_given(group, str(node.get("_target_")), parameters)
     own = _arguments(node, group)
     for name, parameter in parameters.items():
         missing = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
@@ -89,6 +90,17 @@ def check_arguments(group: str, node: Mapping[str, Any], given: set[str]) -> Non
     for name, value in own.items():
         if isinstance(value, dict) and "_target_" in value:  # a constructor within the group, which is given the same
             check_arguments(f"{group}.{name}", value, given)
+
+
+def _check_given(group: str, target: str, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Raise ConfigError unless a group's constructor takes all that fedexp passes to it."""
+    given = GIVEN.get(group, set())
+    lacking = sorted(given - {*parameters})
+    if not lacking or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    right = f"must take {', '.join(sorted(given))}, which fedexp passes by these names; it lacks {', '.join(lacking)}"
+    right = "must be a subclass of fedexp.algorithms.fedavg.FedAvg" if group == "algorithm" else right
+    raise ConfigError(f"{group}._target_", target, right)
 
 
 def constructor(group: str, target: Any) -> Any:
