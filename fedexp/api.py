@@ -155,8 +155,9 @@ class Run:
             params = torch.load(file, map_location="cpu", weights_only=True)
             dtype = next(value.dtype for value in params.values() if value.is_floating_point())
         config = self.config.copy()
-        if isinstance(root := config.dataset.get("root"), str):
-            config.dataset.root = str(self.start / Path(root).expanduser())
+        root = self.start / Path(str(config.dataset.get("root"))).expanduser()
+        if root.exists():
+            config.dataset.root = str(root)
         dataset = build_dataset(config)
         stored = tuple(dataset.train_x.shape[1:])
         shape = dataset.transform.shape(stored)

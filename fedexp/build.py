@@ -243,8 +243,11 @@ def _misspelt(kind: type) -> Iterator[tuple[str, str]]:
     parents = (each for each in kind.__mro__ if each.__module__.startswith("fedexp."))
     known = [name for name in dir(next(parents, object)) if not name.startswith("_")]
     own = (each for each in kind.__mro__ if not each.__module__.startswith("fedexp.") and each is not object)
-    for name in dict.fromkeys(name for each in own for name, value in vars(each).items() if callable(value)):
-        if name not in known and not name.startswith("_"):
+    functions = {name: value for each in own for name, value in vars(each).items() if callable(value)}
+    codes = filter(None, (getattr(value, "__code__", None) for value in functions.values()))
+    called = {name for code in codes for name in code.co_names}
+    for name in functions:
+        if name not in known and name not in called and not name.startswith("_"):
             yield from ((name, hook) for hook in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
 
 

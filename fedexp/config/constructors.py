@@ -170,7 +170,7 @@ def _refused(name: str, hint: Any, pickled: bytes) -> str | None:
         converted = merged[name]
     except OmegaConfBaseException as error:
         inside = isinstance(value, list) and "of type 'ListConfig'" not in str(error)
-        return in_words(str(error).splitlines()[0], inside)
+        return in_words(str(error).splitlines()[0], inside, value)
     text = isinstance(value, str) and isinstance(converted, int | float)  # it would be given as the text that it is
     return "is a text, and must be a number; leave out the quotes" if text else None
 

@@ -74,7 +74,7 @@ def explain(error: Exception, words: Sequence[str]) -> str:
         given = _given(name, overrides)
         if isinstance(deepest(error), ConfigKeyError | ConfigAttributeError):
             return _unknown(key[1], given, keys, overrides)
-        return f"{name}={shown(given)}: {in_words(detail.splitlines()[0], inside=bool(element))}"
+        return f"{name}={shown(given)}: {in_words(detail.splitlines()[0], bool(element), given)}"
     said = " ".join(detail.split())
     about, _, _ = said.partition(", possible interpolation keys:")  # Hydra then lists every group
     if any(_name(word) in about for word in overrides):

@@ -71,7 +71,7 @@ def _check(first: Tree, new: Tree) -> None:
     """Raise ConfigError unless rows have the names, shapes and kinds of numbers of the first one."""
     known, given = dict(tree.leaves(first)), dict(tree.leaves(new))
     for path in {**known, **given}:
-        name, old, row = ".".join(path), known.get(path), given.get(path)
+        name, old, row = ".".join(map(str, path)), known.get(path), given.get(path)
         fits = old is not None and row is not None and old.shape == row.shape[1:]
         fits = fits and (old.is_floating_point() or not row.is_floating_point())
         encoding = path[0] == "compression"

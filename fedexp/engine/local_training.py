@@ -45,7 +45,7 @@ class LocalTraining:
     stopped: Callable[[], bool]
     recordings: Recordings | None = None  # of a vectorized cohort's steps; None: they are launched one by one
     tiles: dict[str, int] = field(default_factory=dict)
-    ignore_padding: list[ClientFunctions] = field(default_factory=list)  # algorithms whose loss was seen to do so
+    padded_steps: dict[type, int] = field(default_factory=dict)  # of each algorithm's class, so far
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision != "bfloat16":

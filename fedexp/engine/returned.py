@@ -45,7 +45,8 @@ def alike(hook: str, rows: list[Tree]) -> None:
             path = next(path for path in {**forms[0], **found} if forms[0].get(path) != found.get(path))
             number = forms.index(found)
             first, other = (_kind(dict(tree.leaves(rows[row])).get(path, "missing")) for row in (0, number))
-            _refuse(hook, f"the same names, shapes and types for every client; {'.'.join(path)} is {first} and {other}")
+            name = ".".join(map(str, path))
+            _refuse(hook, f"the same names, shapes and types for every client; {name} is {first} and {other}")
 
 
 def same_form(hook: str, what: str, like: Params, given: Any) -> Params:
@@ -82,9 +83,9 @@ def loss(given: Any) -> Tensor:
     return given
 
 
-def unpadded_loss(before: Tensor, after: Tensor) -> None:
-    """Raise ConfigError where the losses of batches [K] are others once their padding is."""
-    if not torch.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):
+def loss_without_padding(ignored: Tensor) -> None:
+    """Raise ConfigError unless losses were seen to ignore padding: bool []."""
+    if not ignored:
         _refuse(
             "loss", "a mean over the examples that count, by batch.mean(values) or batch.cross_entropy(logits), not "
             "by .mean() or F.cross_entropy: it depends on the padding of batches where clients train at once",
@@ -100,10 +101,10 @@ def corrected(grads: Params, given: Any) -> Params:
 
 def passes(given: Any, algorithm: Any) -> list[Any]:
     """A client's training passes, of which exactly one is the algorithm's own."""
-    own = given if isinstance(given, list) else []
+    own = given if isinstance(given, list | tuple) else []
     if sum(getattr(each, "functions", None) is algorithm for each in own) != 1:
         _refuse("passes", "a list of Pass, of which exactly one is the algorithm's own: Pass(self, local)")
-    return given
+    return list(given)
 
 
 def trained(given: Any, start: Params, model: Collection[str]) -> list[str]:

@@ -92,7 +92,9 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
         if now is None:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+            like = x.to(self.weight.dtype)  # of autocast: vectorized, PyTorch allows no mixed types
+            y = F.batch_norm(like, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+            return y.to(x.dtype)
         if not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types
         if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's variance of a single value is not a number

@@ -76,14 +76,20 @@ def _left_out(groups: Sequence[Group]) -> Iterator[str]:
 
 def _each_once(runs: Sequence[Recorded]) -> list[Recorded]:
     """Complete runs first; of those that differ only in what was measured, the one for which the most was measured."""
-    kept = distinct(sorted(runs, key=lambda run: (not run.complete, -len(run.watched), run.watched)))
+
+    def least(run: Recorded) -> tuple[bool, bool, int, list[str]]:
+        clients = run.settings.get("evaluate.clients", "none")
+        return not run.complete, clients == "none", -len(run.watched), run.watched
+
+    kept = distinct(sorted(runs, key=least))
     paths = {run.path for run in kept}
     return sorted((run for run in runs if run.path in paths), key=lambda run: not run.complete)
 
 
 def _twice(count: int) -> Iterator[str]:
     if count:
-        yield f"Left out, because they differ from these only in what was measured: {plural(count, 'run')}."
+        why = "because they are these again, or differ from these only in what was measured"
+        yield f"Left out, {why}: {plural(count, 'run')}."
 
 
 def _names(groups: list[Group]) -> str:

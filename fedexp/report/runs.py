@@ -115,8 +115,8 @@ class Recorded:
     @property
     def watched(self) -> list[str]:
         """What was measured besides the defaults, as text."""
-        return sorted(said(key, self.settings[key]) for key in self.settings.keys() - self.trained.keys()
-                      if key in self.settings.given)  # fmt: skip
+        keys = [key for key in self.settings.keys() - self.trained.keys() if key in self.settings.given]
+        return sorted(said(key, self.settings[key]) for key in keys if self.settings[key] is not None)
 
     @property
     def data(self) -> str:

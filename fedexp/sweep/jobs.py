@@ -11,7 +11,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -234,6 +234,8 @@ def _values(override: Override) -> list[str]:
     key, _, given = override.input_line.partition("=")
     require(override.is_discrete_sweep(), key, given, "must be a list, choice, range or glob of values")
     values = list(islice(override.sweep_string_iterator(), _MOST + 1))
+    if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+        values = [value for value in values if value != "own"]  # which is nothing without a class
     require(bool(values), key, given, "contains no values")
     require(len(values) <= _MOST, key, given, f"stands for more than {_MOST} values; split the sweep")
     return [f"{override.get_key_element()}={value}" for value in values]

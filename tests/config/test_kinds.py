@@ -15,6 +15,8 @@ from fedexp.errors import ConfigError
         ("local.lr=high", "local.lr=high: must be a number"),
         ("pictures=maybe", "pictures=maybe: must be true or false"),
         ("rounds=null", "rounds=null: must not be null"),
+        ("local=[1]", "local=[1]: has keys of its own; set these one by one"),
+        ("dataset.transform=[1]", "dataset.transform=[1]: has keys of its own; set these one by one"),
         ("local=3", "local=3: has keys of its own; set these one by one"),
         ("measures=3", "measures=3: has keys of its own; set these one by one"),
         ("measures.divergence=[1]", "measures.divergence=[1]: must be a single text"),

@@ -23,6 +23,7 @@ from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedbn import FedBN
 from fedexp.algorithms.fedcat import FedCat
+from fedexp.algorithms.fedntd import FedNTD
 from fedexp.algorithms.fedprox import FedProx
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.compression.top_k import TopK
@@ -166,14 +167,15 @@ def test_running_out_of_memory_halves_the_cohort_and_goes_on(caplog):
     assert "going on with 2" in caplog.text
 
 
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedNTD()])  # FedNTD's loss also evaluates the received model
 @pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
-def test_bfloat16_trains_nearly_alike(mechanism):
+def test_bfloat16_trains_nearly_alike(mechanism, algorithm):
     """Autocast: not the same numbers as float32, but close to them, with BatchNorm and without."""
     world = make_world(dtype=torch.float32)
     for kind in ("cnn", "norm"):
         model = make_model(kind, world, torch.float32)
         states = [
-            one_round(FedAvg(), world, model, mechanism, precision=precision) for precision in ("float32", "bfloat16")
+            one_round(algorithm, world, model, mechanism, precision=precision) for precision in ("float32", "bfloat16")
         ]
         assert 0 < gap(*states) < 0.1
         assert all(value.dtype == torch.float32 for value in states[1]["params"].values())

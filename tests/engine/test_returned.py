@@ -266,21 +266,65 @@ def test_a_selection_chooses_positions_among_its_candidates(chosen):
         rounds(FedAvg(selection=Asks()), ctx, 1)
 
 
-def counted(found, model, params, batch, client):
+def counts_padding(found, model, params, batch, client):
     return F.cross_entropy(model(params, batch.x), batch.y)
 
 
-def test_a_loss_that_counts_padding_is_refused_where_batches_are_padded():
+def divides_by_the_width(found, model, params, batch, client):
+    return (F.cross_entropy(model(params, batch.x), batch.y, reduction="none") * batch.weight).mean()
+
+
+def is_zero_at_first(found, model, params, batch, client):
+    """Where a client has moved, the second term counts padding; in its first step both models are the same."""
+    return found + F.mse_loss(model(params, batch.x), model(client.download["model"], batch.x))
+
+
+LOCAL = Local(lr=0.1, batch_size=8)
+
+
+@pytest.mark.parametrize("loss", [counts_padding, divides_by_the_width, is_zero_at_first])
+def test_a_loss_that_counts_padding_is_refused_where_batches_are_padded(loss):
     """Alone, no client has padding, and such a loss is right: in a stack it would silently be another one."""
-    world = make_world()
-    model = make_model("linear", world)
-    algorithm = Changed(hook="loss", change=counted)
-    local = Local(lr=0.1, batch_size=8)
+    world = make_world([5, 5, 5, 30, 8, 20])
+    model, algorithm = make_model("linear", world), Changed(hook="loss", change=loss)
     with pytest.raises(ConfigError, match=r"^loss: must return a mean over the examples that count, by batch\.mean"):
-        rounds(algorithm, make_context(model, world, local, cohort=3, engine="vectorized"), 1)
-    (alone,) = rounds(algorithm, make_context(model, world, local, cohort=3), 1)
-    (plain,) = rounds(FedAvg(), make_context(model, world, local, cohort=3), 1)
-    assert gap(alone.after, plain.after) < 1e-12
+        rounds(algorithm, make_context(model, world, LOCAL, cohort=6, engine="vectorized"), 2)
+    (alone,) = rounds(algorithm, make_context(model, world, LOCAL, cohort=3), 1)
+    (plain,) = rounds(FedAvg(), make_context(model, world, LOCAL, cohort=3), 1)
+    if loss is not is_zero_at_first:
+        assert gap(alone.after, plain.after) < 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnClasses(FedAvg):
+    """Cross-entropy over the classes that a client holds: that of any other class is infinite."""
+
+    def inspect(self, model, download, memory, examples):
+        return {"absent": examples.label_counts == 0}
+
+    def loss(self, model, params, batch, client):
+        return batch.cross_entropy(model(params, batch.x).masked_fill(client.found["absent"], -torch.inf))
+
+
+@pytest.mark.parametrize("algorithm", [OwnClasses(), FedAvg()])
+@pytest.mark.parametrize("lr", [0.1, 1e308])
+def test_a_loss_without_padding_is_accepted_also_where_it_is_infinite_or_diverges(algorithm, lr):
+    world = make_world([3, 3, 4, 13, 8, 3], classes=10)
+    for mechanism in ("vectorized", "workers"):
+        ctx = make_context(make_model("linear", world), world, Local(lr=lr, batch_size=8), cohort=6, engine=mechanism)
+        (*_, last) = rounds(algorithm, ctx, 2)
+        assert bool(last.loss.isfinite().all()) == (lr < 1)
+
+
+def test_an_algorithm_that_holds_a_tensor_can_be_vectorized():
+    world = make_world()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Holds(Ditto):
+        held: Any = None
+
+    ctx = make_context(make_model("linear", world), world, LOCAL, cohort=3, engine="vectorized")
+    assert len(rounds(Holds(held=torch.ones(2)), ctx, 2)) == 2
 
 
 def test_types_are_the_same_for_every_client():

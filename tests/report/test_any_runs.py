@@ -182,7 +182,18 @@ def test_of_a_run_measured_twice_the_one_that_measured_more_is_shown(tmp_path):
     page = compared(tmp_path)
     assert page.title == "3 runs, 1 setting"
     assert values(page, "fedavg", titled(page, "Accuracy of clients"))["mean, %"] == "40.00 ± 0.00"
-    assert page.lead[-1] == "Left out, because they differ from these only in what was measured: 3 runs."
+    why = "because they are these again, or differ from these only in what was measured"
+    assert page.lead[-1] == f"Left out, {why}: 3 runs."
+
+
+def test_a_run_whose_clients_were_evaluated_is_shown_rather_than_one_that_measured_less(tmp_path):
+    (sweep,) = asked("seed=0,1", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5], columns={"client_accuracy_mean": 0.4}, **{"evaluate.clients": "all"})
+        leave_run(job, [0.5], **{"measures.divergence": None, "measures.cohort_emd": None, "targets": [0.3]})
+    assert values(compared(tmp_path), "fedavg", titled(compared(tmp_path), "Accuracy of clients"))["mean, %"] == (
+        "40.00 ± 0.00"
+    )
 
 
 def test_the_way_to_a_target(tmp_path):

@@ -86,3 +86,8 @@ def test_a_scale_has_a_whole_number_of_seeds(seeds):
 def test_keys_of_no_table_are_refused():
     with pytest.raises(ConfigError, match="no table is chosen"):
         asked("table.seeds=[1]")
+
+
+def test_a_glob_leaves_out_options_of_one_s_own():
+    (sweep,) = asked("compression=glob(*)")
+    assert [job.name for job in sweep.jobs if "own" in job.name] == [] and len(sweep.jobs) > 3
