@@ -186,20 +186,17 @@ def finish(
         own_entries = {name: update[name] for name in trained if name in update}
         bounded, told = clipped(algorithm.privacy, own_entries, received)
         plain = {name: leaf for name, leaf in update.items() if name not in bounded}
-        sent = returned.pair(
-            "compression.encode", "payload, memory", algorithm.compression.encode(bounded, errors, client.key)
-        )
-        encoded, errors = (returned.tensors("compression.encode", each) for each in sent)
+        hook, found = "compression.encode", algorithm.compression.encode(bounded, errors, client.key)
+        encoded, errors = (returned.tensors(hook, each) for each in returned.pair(hook, "payload, memory", found))
         upload = {**upload, "update": {"encoded": encoded, "plain": plain}, **({"privacy": told} if told else {})}
     return upload, {"own": own, "compression": errors}
 
 
 def clipped(privacy: Privacy, update: Params, received: Tree) -> tuple[Params, Tree]:
     """ONE update as the mechanism bounds it, and what else its client tells."""
-    bounded, told = returned.pair("privacy.clip", "update, what else is uploaded", privacy.clip(update, received))
-    return returned.same_form("privacy.clip", "the update's entries", update, bounded), returned.tensors(
-        "privacy.clip", told
-    )
+    hook = "privacy.clip"
+    bounded, told = returned.pair(hook, "update, what else is uploaded", privacy.clip(update, received))
+    return returned.same_form(hook, "the update's entries", update, bounded), returned.tensors(hook, told)
 
 
 def remembered(algorithm: ClientFunctions, params: Params, client: Client) -> Tree:
