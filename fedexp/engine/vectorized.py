@@ -76,7 +76,7 @@ def _carry_out(
     alike = algorithm, replace(local, epochs=1, steps=None)  # lengths do not change a step
     run = training.recordings.of(alike, steps) if training.recordings is not None else steps
 
-    ignored: list[Tensor] = []  # by the losses of some padded steps
+    ignored: list[Tensor] = []  # whether the losses of some padded steps ignored their padding
     for active, batch, padded in _batches(training, passes, number, ids, taken, cohort.key):
         if padded:
             count = training.padded_steps[type(algorithm)] = training.padded_steps.get(type(algorithm), 0) + 1
@@ -139,8 +139,8 @@ def _ignores_padding(
     """Whether losses ignore padding, bool []. One that does not would differ from that of a client that trains alone,
     without padding, and the results with it, silently.
 
-    Padding is replaced by other examples; and at the first padded step, before weights can have become so large that
-    they round otherwise, the most padded client is compared with itself without padding.
+    Padding is replaced by other examples. At the first padded step the most padded client is also compared with itself
+    without padding; later on weights can be so large that these two losses differ by rounding.
     """
     live, now = ({name: leaf[:active] for name, leaf in stack.items()}, over_leaves(itemgetter(slice(active)), cohort))
     names = [name for name in algorithm.trains(training.model) if name in live]
@@ -152,7 +152,7 @@ def _ignores_padding(
         _differentiated(training, algorithm, weights, buffers, each, now, True)[1] for each in (batch, other)
     )  # fmt: skip
     alike = _alike(before, after, 1e-4)
-    if not first or training.precision in ("bfloat16", "tf32"):  # which round otherwise where shapes are others
+    if not first or training.precision in ("bfloat16", "tf32"):  # whose rounding depends much on the shapes
         return alike
     row = int(real.sum(1).argmin())
     one, most = slice(row, row + 1), int(real[row].sum())

@@ -73,7 +73,7 @@ class Exchange:
     def leave(self, row: int, trained: Tree) -> None:
         """For a worker: write one client's results. Raises ConfigError where they have another form than those of the
         first client of the cohort, for which there is room."""
-        returned.alike("upload, or remember,", [tree.apply(lambda box: box[row], self.outbox), trained])
+        returned.alike("upload or remember", [tree.apply(lambda box: box[row], self.outbox), trained])
         tree.apply(lambda leaf, box: box[row].copy_(leaf), trained, self.outbox)
 
     def found(self, count: int) -> Tree:

@@ -92,7 +92,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
         if now is None:
-            like = x.to(self.weight.dtype)  # of autocast: vectorized, PyTorch allows no mixed types
+            like = x.to(self.weight.dtype)  # autocast's bfloat16: vectorized, mixed types are not allowed
             y = F.batch_norm(like, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
             return y.to(x.dtype)
         if not now.alone:

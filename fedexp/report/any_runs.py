@@ -77,18 +77,18 @@ def _left_out(groups: Sequence[Group]) -> Iterator[str]:
 def _each_once(runs: Sequence[Recorded]) -> list[Recorded]:
     """Complete runs first; of those that differ only in what was measured, the one for which the most was measured."""
 
-    def least(run: Recorded) -> tuple[bool, bool, int, list[str]]:
+    def order(run: Recorded) -> tuple[bool, bool, int, list[str]]:
         clients = run.settings.get("evaluate.clients", "none")
         return not run.complete, clients == "none", -len(run.watched), run.watched
 
-    kept = distinct(sorted(runs, key=least))
+    kept = distinct(sorted(runs, key=order))
     paths = {run.path for run in kept}
     return sorted((run for run in runs if run.path in paths), key=lambda run: not run.complete)
 
 
 def _twice(count: int) -> Iterator[str]:
     if count:
-        why = "because they are these again, or differ from these only in what was measured"
+        why = "because they are copies of these runs, or differ from them only in what was measured"
         yield f"Left out, {why}: {plural(count, 'run')}."
 
 

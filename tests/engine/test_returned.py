@@ -342,7 +342,7 @@ def test_types_are_the_same_for_every_client():
         def upload(self, params, client):
             return {**super().upload(params, client), "n": client.found["n"]}
 
-    for mechanism, workers, hook in (("vectorized", 1, "inspect"), ("workers", 2, "upload, or remember,")):
+    for mechanism, workers, hook in (("vectorized", 1, "inspect"), ("workers", 2, "upload or remember")):
         ctx = make_context(make_model("linear", world), world, cohort=6, engine=mechanism, workers=workers)
         with pytest.raises(
             ConfigError, match=f"^{hook}: must return the same names, shapes and types for every client"

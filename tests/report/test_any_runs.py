@@ -182,7 +182,7 @@ def test_of_a_run_measured_twice_the_one_that_measured_more_is_shown(tmp_path):
     page = compared(tmp_path)
     assert page.title == "3 runs, 1 setting"
     assert values(page, "fedavg", titled(page, "Accuracy of clients"))["mean, %"] == "40.00 ± 0.00"
-    why = "because they are these again, or differ from these only in what was measured"
+    why = "because they are copies of these runs, or differ from them only in what was measured"
     assert page.lead[-1] == f"Left out, {why}: 3 runs."
 
 
