@@ -37,7 +37,7 @@ def composer():
         yield Composer()
 
 
-_NOT_COMPOSED = ("hydra", "baseline=", "target=")
+_NOT_COMPOSED = ("hydra", "baseline=", "targets=")
 
 
 def composing():

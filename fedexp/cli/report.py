@@ -7,12 +7,12 @@
                                                             data set; and the tables of each paper whose protocol some
                                                             of them follow, with what outputs/remarks.yaml, if it
                                                             is there, says of a table (fedcat_1: "One seed.")
-    python -m fedexp report outputs/ baseline=fedavg target=0.8
+    python -m fedexp report outputs/ baseline=fedavg targets=0.8
     python -m fedexp report table=fedcat_1 --dashboard      make a wandb dashboard, or describe it; writes no files
 
 baseline=NAME      the option (or KEY=VALUE) with which all others are compared, paired by seed; by default fedavg
-target=A           test accuracy (a fraction) for which the rounds, bytes and seconds needed are reported; several:
-                   target=[0.7,0.8]; by default the runs' `targets`, or else about the baseline's best accuracy
+targets=A          test accuracy (a fraction) for which the rounds, bytes and seconds needed are reported; several:
+                   targets=[0.7,0.8]; by default the runs' `targets`, or else about the baseline's best accuracy
 --to FOLDER        the folder for the files; by default OUTPUT_ROOT/reports/NAME
 
 The files: text (md), tables for a paper (tex), one line per run (csv), an interactive page (html), figures (png, pdf).
@@ -42,7 +42,7 @@ from fedexp.report.paper_pages import paper_pages, read_remarks
 from fedexp.report.writers import beside, terminal, write
 from fedexp.sweep.jobs import sweeps
 
-_OWN = ("baseline=", "target=")  # words for the report, not for its runs
+_OWN = ("baseline=", "targets=")  # words for the report, not for its runs
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def main(words: list[str]) -> None:
         require("=" in word, "", word, "is neither a folder that is there nor an override like table=fedcat_1")
     own = dict(word.split("=", 1) for word in overrides if word.startswith(_OWN))
     overrides = [word for word in overrides if not word.startswith(_OWN)]
-    asked = {"baseline": own.get("baseline"), "targets": _targets(own.get("target"))}
+    asked = {"baseline": own.get("baseline"), "targets": _targets(own.get("targets"))}
     if chosen.dashboard:  # made in wandb from a table's runs there
         where = " ".join(map(str, folders))
         right = "is for a table's runs in wandb, not for folders; give table=NAME"
@@ -92,11 +92,11 @@ def _targets(text: str | None) -> list[float] | None:
         found = yaml.safe_load(text)
         return [float(each) for each in (found if isinstance(found, list) else [found])]
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise ConfigError("target", text, "must be a fraction, or a list of them: [0.7,0.8]") from error
+        raise ConfigError("targets", text, "must be a fraction, or a list of them: [0.7,0.8]") from error
 
 
 def _any_runs(folders: list[Path], rest: list[str], to: Path | None, asked: dict[str, Any]) -> None:
-    right = "cannot be combined with folders, only baseline=, target= and --to can; or name a table: table=fedcat_1"
+    right = "cannot be combined with folders, only baseline=, targets= and --to can; or name a table: table=fedcat_1"
     require(not rest, "", " ".join(rest), right)
     runs, remarks = read(*folders), read_remarks(folders[0])
     require(bool(runs), "", " ".join(map(str, folders)), "no runs there")

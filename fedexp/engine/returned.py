@@ -107,6 +107,13 @@ def passes(given: Any, algorithm: Any) -> list[Any]:
     return list(given)
 
 
+def start(given: Any, model: Params) -> Params:
+    """The weights that a client trains from: `model`, the net's own entries, in their form, and perhaps others."""
+    own = {name: leaf for name, leaf in tensors("start", given).items() if name in model}
+    same_form("start", "all of the model's entries", model, own)
+    return given
+
+
 def trained(given: Any, start: Params, model: Collection[str]) -> list[str]:
     """The names that `trains` returns, as far as `start` has them. model: the names of the model's weights."""
     if isinstance(given, str) or not isinstance(given, Collection):

@@ -182,12 +182,12 @@ def _cohort(
     training: LocalTraining, passes: Sequence[Pass], number: int, ids: list[int], download: Tree, memory: Tree
 ) -> Client:  # fmt: skip
     """A Client whose leaves are those of all clients, [K, ...]."""
-    functions = passes[0].functions
+    functions, own = passes[0].functions, training.model.own
     found = training.inspect_all(functions, ids, download, memory, number)
     numbers = training.scalars(passes, number, ids)
     with torch.no_grad():
         start = over_clients(
-            lambda download, memory, found, key: returned.tensors("start", functions.start(download, memory, found)),
+            lambda download, memory, found, key: returned.start(functions.start(download, memory, found), own),
             download, memory, found, numbers["key"],
         )  # fmt: skip
     return Client(download, memory, found, start, **numbers)

@@ -29,8 +29,9 @@ class Model:
     """A network as pure functions of Params, which algorithms call inside `loss` and `predict`.
 
     Inside the engine's training pass the layers are in training mode (batch statistics, dropout); elsewhere, and with
-    training=False, in evaluation mode. `weights` names the trained entries; a parameter with requires_grad=False is
-    one of the `buffers`. pretrained: the source of the weights below the head; None: they are random.
+    training=False, in evaluation mode. `own` are the net's own entries. `weights` names those that are trained; a
+    parameter with requires_grad=False is one of the `buffers`. pretrained: the source of the weights below the head;
+    None: they are random.
 
     Calls raise ValueError for params that lack an entry which they need, or that have others than the model's.
     """
@@ -39,12 +40,12 @@ class Model:
 
     def __init__(self, net: nn.Module) -> None:
         self.net = purify(net).eval()  # in training mode, other layers would add noise in evaluation too
+        self.own: Params = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self.weights = [name for name, value in net.named_parameters() if value.requires_grad]
-        frozen_weights = [name for name, value in net.named_parameters() if not value.requires_grad]
-        self.buffers = [*frozen_weights, *(name for name, _ in net.named_buffers())]
+        self.buffers = [name for name in self.own if name not in self.weights]
         places = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
         self.tied = len(places) > len(self.weights) + len(self.buffers)  # looking for tied weights takes time per call
-        self._entries = {*self.weights, *self.buffers}
+        self._entries = {*self.own}
         self._below_head = {name for name in self._entries if not name.startswith("head.")}
 
     @property
@@ -73,9 +74,7 @@ class Model:
 
     def params(self) -> Params:
         """A copy of the net's own weights and buffers."""
-        return {
-            name: value.detach().clone() for name, value in [*self.net.named_parameters(), *self.net.named_buffers()]
-        }
+        return {name: value.detach().clone() for name, value in self.own.items()}
 
     def trained(self, entries: Params) -> Params:
         """Those of a model's, an update's or a stack's entries that are trained."""

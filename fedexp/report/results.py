@@ -179,7 +179,7 @@ def sheets(
         baseline = BASELINE
     targets = own_targets(groups, baseline) if targets is None else targets
     for target in targets:
-        require(0 < target <= 1, "target", target, "must be a fraction in (0, 1], such as 0.8")
+        require(0 < target <= 1, "targets", target, "must be a fraction in (0, 1], such as 0.8")
     found = table(groups, targets)
     made = [accuracy(groups, found), *(to_target(groups, found, target) for target in targets)]
     if "client_accuracy_mean" in found:

@@ -153,7 +153,7 @@ FEW_CELLS = 'table.select="cifar10 dir0.1"'
         ),
         (["table=fedcat_9"], "fedcat_9"),
         (["rounds=3"], "fedexp: rounds=3: name a table"),
-        (["target=0.8"], "fedexp: name a table"),
+        (["targets=0.8"], "fedexp: name a table"),
         ([], "fedexp: the following arguments are required: FOLDER or KEY=VALUE; --help lists the options"),
         (["table=3"], "table=3: names no option; known: cadis_1"),
         (["table=fedcat_1", "table.seed=3"], "table.seed=3: no such key; did you mean seeds?"),

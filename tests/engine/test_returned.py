@@ -50,6 +50,7 @@ def on_each(function):
 
 TREE, ENTRY = "must return a dict of tensors by name, not ", "must return nested dicts of tensors; "
 MISSING = "None (is a return missing?)"
+MODEL = "must return all of the model's entries in their names, shapes and types; "
 GRADIENTS = "must return the gradients in their names, shapes and types; "
 CASES = [
     ("memory", with_entry(0), ENTRY + "mine is 0 (int)"),
@@ -62,6 +63,9 @@ CASES = [
     ),
     ("inspect", give(None), TREE + MISSING),
     ("start", give(None), TREE + MISSING),
+    ("start", lambda found, *_: {"head.bias": found["head.bias"]}, MODEL + "head.weight is missing"),
+    ("start", on_each(torch.Tensor.half), MODEL + "head.weight is float16 [4, 64], not float64 [4, 64]"),
+    ("start", on_each(torch.sum), MODEL + "head.weight is float64 [], not float64 [4, 64]"),
     ("trains", give(None), "must return a list of names, not " + MISSING),
     ("trains", give("head.weight"), "must return a list of names, not a str"),
     ("trains", give(["head.weight", "head.bais"]), "entries of start or of the model; there is no head.bais"),

@@ -209,7 +209,7 @@ def test_the_way_to_a_target(tmp_path):
     assert values(page, "fedcat", half)["rounds"] == "1.0" and values(page, "fedcat", half)["runs"] == "1 of 2"
     assert values(page, "fedcat", titled(page, "Until 65 %"))["rounds"] == NOTHING
     assert "Until 80 % is reached" in [sheet.title for sheet in compared(tmp_path).sheets]  # fedavg's best
-    with pytest.raises(ConfigError, match=r"target=80.0: must be a fraction"):
+    with pytest.raises(ConfigError, match=r"targets=80.0: must be a fraction"):
         compared(tmp_path, targets=[80.0])
 
 
