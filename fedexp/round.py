@@ -48,8 +48,10 @@ class Round:
 
     @cached_property
     def models(self) -> Stack:
-        """The cohort's trained models, as the server knows them [K, ...]: the entries that updates contain. Raises
-        ConfigError where the algorithm's `starts` does not fit its updates."""
+        """The cohort's trained models, as the server knows them [K, ...]: the entries that updates contain, none where
+        clients send no "update". Raises ConfigError where the algorithm's `starts` does not fit its updates."""
+        if "update" not in self.uploads:
+            return {}
         starts, update = self.algorithm.starts(self.before, self.ids, self.uploads, self.ctx), self.uploads["update"]
         for name, change in update.items():
             found = list(starts[name].shape) if name in starts else "missing"
@@ -173,7 +175,8 @@ def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tre
 
 
 def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tree:
-    """Uploads [K, ...] with their updates decoded, and clipped again, since compression may have enlarged them."""
+    """Uploads [K, ...] with their updates decoded, and clipped again, since compression may have enlarged them. What is
+    not trained, and so not covered by privacy, takes no part under it."""
     if "update" not in uploads:
         return uploads
     like = ctx.model.trained(algorithm.shared(state["params"], ctx))
@@ -187,7 +190,8 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
 
     update = uploads["update"]
     encoded = torch.vmap(read)(update["encoded"]) if like else {}
-    return {**uploads, "update": {**encoded, **update["plain"]}}
+    plain = update["plain"] if type(algorithm.privacy) is NoPrivacy else {}
+    return {**uploads, "update": {**encoded, **plain}}
 
 
 def personal_models(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> list[Params]:
@@ -201,22 +205,29 @@ def tuned_models(tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ct
     download = algorithm.personal_download(state, ids, ctx)
     own = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
     trained = ctx.engine.train(tuner, state["round"], ids, download, {"own": own, "compression": {}})
-    return tree.unstack(trained.memory["own"]["model"])
+    return _without_others(tree.unstack(trained.memory["own"]["model"]), ctx)
 
 
 def first_models(done: Round) -> list[Params]:
-    """The model that each client of a round's cohort began from, without anything else that the algorithm trains."""
+    """The model that each client of a round's cohort began from."""
     download = done.algorithm.download(done.before, done.ids, done.ctx)
-    number, names = done.before["round"], {*done.ctx.model.weights, *done.ctx.model.buffers}
-    models = _models(done.algorithm, done.algorithm.start, done.before, done.ids, download, done.ctx, number)
-    return [{name: leaf for name, leaf in each.items() if name in names} for each in models]
+    return _models(
+        done.algorithm, done.algorithm.start, done.before, done.ids, download, done.ctx, done.before["round"]
+    )
 
 
 def _models(
     algorithm: FedAvg, function: Callable[[Tree, Tree, Tree], Params], state: State, ids: Tensor, download: Tree,
     ctx: Context, number: int | None = None,
 ) -> list[Params]:  # fmt: skip
-    """`function` of each client's download, memory and result of `inspect`. number: the round, from 0; None: none."""
+    """The model that `function` makes of each client's download, memory and result of `inspect`. number: the round,
+    from 0; None: none."""
     memory = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
     found = ctx.engine.inspect(algorithm, ids, download, memory, number)
-    return [function(*(tree.take(part, row) for part in (download, memory, found))) for row in range(len(ids))]
+    models = [function(*(tree.take(part, row) for part in (download, memory, found))) for row in range(len(ids))]
+    return _without_others(models, ctx)
+
+
+def _without_others(models: list[Params], ctx: Context) -> list[Params]:
+    """The models' own entries, without others that the algorithm trains beside them."""
+    return [{name: leaf for name, leaf in each.items() if name in ctx.model.own} for each in models]

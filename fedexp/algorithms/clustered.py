@@ -6,6 +6,7 @@ own label distribution. For `metrics` every client chooses its model anew, even 
 Where a single global model is needed, the cluster models' logits are summed (FedConcat, appendix D.8).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -146,7 +147,7 @@ class ChosenByClients(Clustered):
 
     def init(self, ctx: Context, params: Params) -> State:
         state = super().init(ctx, params)
-        return state if self.identical_start else {**state, "params": distinct(params, self.clusters)}
+        return state if self.identical_start else {**state, "params": distinct(params, self.clusters, ctx.weights)}
 
     def choice(self, found: Tree) -> Tensor:
         """The cluster that a client chose, given its result of `inspect`: int64 []; or those of K clients: [K]."""
@@ -171,8 +172,9 @@ class ChosenByClients(Clustered):
         return {**super().upload(params, client), **client.found}
 
 
-def distinct(params: Params, count: int) -> Stack:
-    """`count` differently initialised models: `params`, and copies with each tensor's entries shuffled.
+def distinct(params: Params, count: int, trained: Collection[str]) -> Stack:
+    """`count` differently initialised models: `params`, and copies in which the entries of each tensor whose name is
+    among `trained` are shuffled.
 
     PyTorch draws a tensor's initial weights independently from one distribution, so shuffling them gives
     another draw from it, whatever the distribution; constants (BatchNorm) stay as they are.
@@ -183,7 +185,10 @@ def distinct(params: Params, count: int) -> Stack:
         return leaf.flatten()[order].view(leaf.shape)
 
     others = [
-        {name: shuffled(copy, place, leaf) for place, (name, leaf) in enumerate(params.items())}
+        {
+            name: shuffled(copy, place, leaf) if name in trained else leaf
+            for place, (name, leaf) in enumerate(params.items())
+        }
         for copy in range(1, count)
     ]
     return tree.stack([params, *others])

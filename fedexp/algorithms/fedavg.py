@@ -141,7 +141,7 @@ class FedAvg(Frozen):
     def _check_privacy(self, ctx: Context) -> None:
         """Privacy covers the mean of clipped updates: nothing else may reveal anything about clients to the server."""
         chosen, name = type(self.privacy).__name__, type(self).__name__
-        own = self.overrides("stages", "enter", "select", "upload", "combine", "aggregate")
+        own = self.overrides("stages", "enter", "select", "answers", "upload", "combine", "aggregate", "step")
         require(
             not own, "privacy", chosen,
             f"covers the mean of bounded updates alone, and {name} has hooks of its own around it "
@@ -149,9 +149,14 @@ class FedAvg(Frozen):
         )  # fmt: skip
         require(
             not self.compression.merges, "compression", type(self.compression).__name__,
-            "counts votes, and privacy's noise is for a mean; use another compression, or privacy=none",
+            "does not take the mean of updates, which privacy's noise is for; use another one, or privacy=none",
         )  # fmt: skip
-        crossing = {*self.shared(ctx.model.params(), ctx)} - {*ctx.weights}
+        require(
+            not self.compression.init(ctx.model.params()), "compression", type(self.compression).__name__,
+            "adds what was not sent to the client's next update, but does not know what privacy cuts off from what was "
+            "sent; use compression.error_feedback=false",
+        )  # fmt: skip
+        crossing = {*self.shared(ctx.model.params(), ctx)} & {*ctx.model.statistics}
         require(
             not crossing, "privacy", chosen,
             f"does not cover running statistics, which are sent as they are ({', '.join(sorted(crossing))}); use a "
@@ -161,6 +166,11 @@ class FedAvg(Frozen):
             self.system.independent or self.selection.sampling != "poisson", "system", type(self.system).__name__,
             "has stragglers or wait_for, by which one client more may change what others add; privacy with "
             "selection=poisson covers dropout and a deadline alone; use these, or selection=uniform",
+        )  # fmt: skip
+        require(
+            self.system.reliable or not self.privacy.needs_all, "system", type(self.system).__name__,
+            f"lets clients fail, and {chosen} needs an answer from every client that is drawn: "
+            f"{self.privacy.needs_all}",
         )  # fmt: skip
         self.privacy.check(ctx, self.selection.sampling)
 

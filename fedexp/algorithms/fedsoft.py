@@ -42,7 +42,11 @@ class FedSoft(ChosenByClients):
         """The client's shares, estimated anew if they are too old, and whenever it is asked outside of a round."""
         if examples.round is not None and not self._is_due(examples.round, memory):
             return {"importance": memory["importance"]}
-        nearest = losses(model, download["model"], examples).argmin(0)
+        found = losses(model, download["model"], examples)
+        least = found.amin(0)
+        # Merges can make models equal but for rounding, which must not divide the examples: the first of them counts.
+        near = found <= least + 100 * torch.finfo(found.dtype).eps * (1 + least)
+        nearest = near.int().argmax(0)
         shares = torch.bincount(nearest, minlength=self.clusters).to(examples.world.dtype) / len(nearest)
         return {"importance": shares.clamp_min(_LEAST)}
 

@@ -26,8 +26,6 @@ class MajorityVote(NoCompression):
 
     step: Annotated[float, Above(0)] = 1e-3
 
-    merges = True
-
     def encode(self, update: Params, memory: Tree, key: Tensor) -> tuple[Tree, Tree]:
         return {"signs": bits.pack_signs(tree.flat(update))}, memory
 

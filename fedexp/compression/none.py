@@ -19,10 +19,13 @@ class NoCompression(Frozen):
     sent unchanged.
     """
 
-    merges = False  # True if `merge` is not the weighted mean; the algorithm must then merge updates by it
-
     def __post_init__(self) -> None:
         check_fields(self, "compression")
+
+    @property
+    def merges(self) -> bool:
+        """Whether `merge` is other than the weighted mean; the algorithm must then merge updates by it."""
+        return type(self).merge is not NoCompression.merge
 
     def init(self, update: Params) -> Tree:
         """ONE client's memory before its first round. update: entries with the names and shapes of its updates."""

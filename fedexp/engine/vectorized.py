@@ -175,7 +175,16 @@ def over_clients(function: Any, *parts: Any) -> Any:
     """
     once = [over_leaves(lambda leaf: leaf[0] if tree.is_spread(leaf) else leaf, part) for part in parts]
     axes = [over_leaves(lambda leaf: None if tree.is_spread(leaf) else 0, part) for part in parts]
-    return vmap(function, in_dims=tuple(axes))(*once)
+    try:
+        return vmap(function, in_dims=tuple(axes))(*once)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        error.add_note(
+            "All clients train at once here. Where a hook or a layer does not allow that, as by .item() or a branch on "
+            "a value, hardware.engine=workers trains them one by one."
+        )
+        raise
 
 
 def _cohort(

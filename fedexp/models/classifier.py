@@ -6,7 +6,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedexp.models.layers import BatchNorm, frozen, purify
+from fedexp.models.layers import BatchNorm, frozen
+from fedexp.models.purify import purify
 from fedexp.tree import Params
 
 
@@ -71,6 +72,12 @@ class Model:
         """Names of all entries of batch normalisation layers: weights, biases, running statistics."""
         layers = {path: layer for path, layer in self.net.named_modules() if isinstance(layer, BatchNorm)}
         return [f"{path}.{name}" for path, layer in layers.items() for name in layer.state_dict()]
+
+    @property
+    def statistics(self) -> list[str]:
+        """Names of all running statistics, which change in training although they are not trained."""
+        buffers = {name for name, _ in self.net.named_buffers()}
+        return [name for name in self.normalisation if name in buffers]
 
     def params(self) -> Params:
         """A copy of the net's own weights and buffers."""

@@ -1,12 +1,12 @@
-"""BatchNorm, Dropout and LSTM as pure functions, so that a vectorized cohort trains like a client alone; convolutions
-and max-pooling in the form that CPUs compute fast.
+"""BatchNorm, Dropout, LSTM and GRU as pure functions, so that a vectorized cohort trains like a client alone;
+convolutions and max-pooling in the form that CPUs compute fast.
 
 Ordinary layers change buffers in place and draw from a global generator. These layers read the current training
 pass instead: the weights of the batch's examples (0 for padding), the key from which noise is drawn, and the
 place where new running statistics are put for the engine to keep.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import local
@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedexp.models import convolution
-from fedexp.models.recurrent import unrolled
+from fedexp.models import convolution, recurrent
 from fedexp.randomness import uniform
 
 STACKED = 1  # in the place of a tile's side: a stack's convolution in the form of fedexp.models.stacked
@@ -202,63 +201,36 @@ class Lstm(nn.LSTM):
         self, x: Tensor, state: None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Outputs [n, length, hidden]; the last output and the last cell state of each layer, [layers, n, hidden]."""
-        if state is not None:
-            raise TypeError("an LSTM starts from zeros here")
-        now = _current.training
-        if now is not None and now.alone and x.device.type == "cpu":
+        if _pytorch_s(x, state):
             return super().forward(x)
-        last = []
-        for layer in range(self.num_layers):
-            inputs, own = (getattr(self, f"weight_{which}_l{layer}") for which in ("ih", "hh"))
-            bias = getattr(self, f"bias_ih_l{layer}") + getattr(self, f"bias_hh_l{layer}") if self.bias else None
-            x, *state_of_layer = unrolled(x, inputs, own, bias)
-            last.append(state_of_layer)
-        outputs, cells = (torch.stack(each) for each in zip(*last))
+        x, (outputs, cells) = _by_steps(self, recurrent.lstm, x)
         return x, (outputs, cells)
 
 
-_PURE = {nn.Conv2d: Convolution, nn.MaxPool2d: MaxPool, nn.Linear: Linear, nn.LSTM: Lstm}
-_IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.RNNBase)
+class Gru(nn.GRU):
+    """A GRU in the same way."""
+
+    def forward(self, x: Tensor, state: None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Outputs [n, length, hidden]; the last output of each layer, [layers, n, hidden]."""
+        if _pytorch_s(x, state):
+            return super().forward(x)
+        x, (outputs,) = _by_steps(self, recurrent.gru, x)
+        return x, outputs
 
 
-def purify(net: nn.Module) -> nn.Module:
-    """Make each ordinary BatchNorm, Dropout, Conv2d, MaxPool2d, Linear and LSTM in `net` one of its counterparts here.
-
-    A layer changes its class alone, and so keeps its weights and settings. A user's own model may therefore use the
-    ordinary layers. Raises TypeError for layers without a pure form (other recurrent layers, batch norms without
-    running statistics and the like). Noise that a model itself adds if `self.training` (such as F.dropout) cannot be
-    replaced: a Model's net is in eval mode, so that noise is off in training too.
-    """
-    streams = 0
-    for path, layer in net.named_modules():
-        _refuse_impure(path, layer)
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.__class__ = BatchNorm
-            layer.num_batches_tracked = None  # nothing here uses it
-        elif isinstance(layer, nn.Dropout):
-            layer.__class__ = Dropout  # type: ignore[assignment]
-        elif isinstance(layer, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-            layer.__class__ = ChannelDropout  # type: ignore[assignment]
-        elif type(layer) in _PURE:
-            layer.__class__ = _PURE[type(layer)]
-        if isinstance(layer, BatchNorm | Convolution):
-            layer.path = path
-        if isinstance(layer, Dropout):
-            streams += 1
-            layer.stream = streams
-    return net
+def _pytorch_s(x: Tensor, state: Any) -> bool:
+    """Whether PyTorch's own form of a recurrent layer can be used."""
+    if state is not None:
+        raise TypeError("an LSTM or a GRU starts from zeros here")
+    now = _current.training
+    return now is not None and now.alone and x.device.type == "cpu"
 
 
-def _refuse_impure(path: str, layer: nn.Module) -> None:
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        if not (layer.affine and layer.track_running_stats and layer.momentum is not None):
-            raise TypeError(f"{path}: BatchNorm must be affine, with running statistics and a momentum")
-    elif type(layer) in (nn.LSTM, Lstm):
-        if not layer.batch_first or layer.bidirectional or layer.dropout or layer.proj_size:
-            raise TypeError(f"{path}: LSTM must be batch_first, in one direction, without dropout or projection")
-    elif isinstance(layer, _IMPURE):
-        raise TypeError(f"{path}: {type(layer).__name__} has no pure form here")
-    elif isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
-        raise TypeError(f"{path}: MultiheadAttention must be without dropout")
-    elif isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
-        raise TypeError(f"{path}: InstanceNorm must be without running statistics")
+def _by_steps(net: nn.RNNBase, layer: Callable[..., Any], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The outputs of the uppermost layer, and what all layers have at the end, each [layers, n, hidden]."""
+    last = []
+    for number in range(net.num_layers):
+        names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if net.bias else [])]
+        x, *ends = layer(x, *(getattr(net, f"{name}_l{number}") for name in names))
+        last.append(ends)
+    return x, [torch.stack(each) for each in zip(*last)]

@@ -30,6 +30,11 @@ class AdaptiveClipping(DpFedAvg):
     rate: Annotated[float, AtLeast(0)] = 0.2
     count_noise: Annotated[float | None, Above(0)] = None
 
+    @property
+    def needs_all(self) -> str:
+        same = "the share of updates that are not clipped is one of clients_per_round, whoever answers"
+        return "" if self.quantile == 0.5 else f"{same}, so that only privacy.quantile=0.5 is reached without some"
+
     def check(self, ctx: Context, sampling: str | None) -> None:
         super().check(ctx, sampling)
         most = 2 * self._count_noise(ctx)

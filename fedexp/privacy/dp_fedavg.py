@@ -6,8 +6,12 @@ clients count alike, and K is the expected size of a cohort: dividing by the act
 Epsilon is computed after every round by Google's dp-accounting, from z, the way clients are drawn and the number of
 rounds. If each client is drawn independently (selection=poisson), neighbouring data sets differ in one client more or
 less, and the sum's sensitivity is C. If K of N are drawn, they differ in one client that is replaced by another: the
-sensitivity is 2 C and the accountant's noise multiplier z / 2. For that case the column `epsilon_if_poisson` has the
+sensitivity is 2 C and the accountant's noise multiplier z / 2; where that bound is above the one for all N taking part,
+which holds as well, epsilon is the latter. For that case the column `epsilon_if_poisson` has the
 value of the Poisson formula: papers often report it, but clients were not drawn in that way.
+
+What a compression makes longer than C is clipped once more, which makes unbiased compressions biased. Error feedback
+knows nothing of that, and is refused.
 
 The guarantee covers the models that leave the server. It does not cover what a simulation records besides (training
 losses, divergences, accuracies on clients' own data), hyper-parameters chosen by looking at the data, and noise that
@@ -38,6 +42,7 @@ _ASSUMPTIONS = {
     "fixed": "clients_per_round of the clients are drawn without replacement; neighbours differ in one client that is "
     "replaced by another",
 }
+_PLD = 0.3  # from this noise multiplier on, pld takes seconds
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,11 @@ class DpFedAvg(NoPrivacy):
         require(
             self.accountant == "rdp" or sampling == "poisson", "privacy.accountant", self.accountant,
             "is for selection=poisson; for cohorts of a fixed size use rdp",
+        )  # fmt: skip
+        require(
+            self.accountant == "rdp" or self.noise_multiplier == 0 or self.noise_multiplier >= _PLD,
+            "privacy.accountant", self.accountant,
+            f"takes very long, and much memory, below privacy.noise_multiplier={_PLD}; use rdp",
         )  # fmt: skip
 
     def clip(self, update: Params, received: Tree) -> tuple[Params, Tree]:
@@ -138,10 +148,10 @@ def epsilon(
     if sampling == "poisson":
         relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
         noise = dp_accounting.GaussianDpEvent(noise_multiplier)
-        event = dp_accounting.PoissonSampledDpEvent(cohort / clients, noise)
-    else:
+        events = [dp_accounting.PoissonSampledDpEvent(cohort / clients, noise)]
+    else:  # each of the two is an upper bound
         relation = dp_accounting.NeighboringRelation.REPLACE_ONE
         noise = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
-        event = dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, noise)
+        events = [dp_accounting.SampledWithoutReplacementDpEvent(clients, cohort, noise), noise]
     kind = dp_accounting.pld.PLDAccountant if accountant == "pld" else dp_accounting.rdp.RdpAccountant
-    return float(kind(neighboring_relation=relation).compose(event, rounds).get_epsilon(delta))
+    return min(float(kind(neighboring_relation=relation).compose(event, rounds).get_epsilon(delta)) for event in events)

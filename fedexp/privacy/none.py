@@ -23,6 +23,11 @@ class NoPrivacy(Frozen):
     def __post_init__(self) -> None:
         check_fields(self, "privacy")
 
+    @property
+    def needs_all(self) -> str:
+        """Why every client that is drawn must answer; empty where clients may fail."""
+        return ""
+
     def check(self, ctx: Context, sampling: str | None) -> None:
         """Raise ConfigError for settings that cannot work with these clients."""
 

@@ -37,7 +37,11 @@ def test_a_round_weighs_by_examples_within_the_cluster():
     world = make_world([4, 8, 2])
     model = make_model("linear", world)
     algorithm, ctx = Clustered(clusters=2), make_context(model, world, LOCAL)
-    state = {**start(algorithm, ctx), "params": distinct(model.params(), 2), "assigned": torch.tensor([0, 0, 1])}
+    state = {
+        **start(algorithm, ctx),
+        "params": distinct(model.params(), 2, model.weights),
+        "assigned": torch.tensor([0, 0, 1]),
+    }
     (only,) = rounds(algorithm, ctx, 1, state)
     merged, back = only.after["params"]["head.weight"], only.models["head.weight"][only.ids.argsort()]
     torch.testing.assert_close(merged[0], (4 * back[0] + 8 * back[1]) / 12)
@@ -82,7 +86,7 @@ def test_assigned_accuracy_by_hand():
 def test_one_global_model_sums_the_logits():
     world = make_world([4, 4])
     model = make_model("cnn", world)
-    models, x = distinct(model.params(), 2), world.prepare(torch.arange(6))
+    models, x = distinct(model.params(), 2, model.weights), world.prepare(torch.arange(6))
     logits = Clustered(clusters=2).predict({"params": models}, model, x)
     both = [model(tree.take(models, row), x) for row in (0, 1)]
     torch.testing.assert_close(logits, both[0] + both[1])
@@ -101,13 +105,19 @@ def test_losses_are_those_of_each_model_on_each_example():
 
 def test_distinct_models_have_the_same_entries_in_other_places():
     params = make_model("norm", make_world()).params()
-    models = distinct(params, 3)
+    models = distinct(params, 3, [*params])
     for name, leaf in params.items():
         assert torch.equal(models[name][0], leaf)
         for copy in (1, 2):
             assert torch.equal(models[name][copy].flatten().sort()[0], leaf.flatten().sort()[0])
     assert not torch.equal(models["head.weight"][0], models["head.weight"][1])
     assert not torch.equal(models["head.weight"][1], models["head.weight"][2])
+
+
+def test_distinct_models_share_what_is_not_trained():
+    params = {"frozen": torch.arange(50.0), "trained": torch.arange(50.0)}
+    models = distinct(params, 2, ["trained"])
+    assert models["frozen"][1].equal(params["frozen"]) and not models["trained"][1].equal(params["trained"])
 
 
 def test_more_clusters_than_clients_are_refused():

@@ -69,6 +69,17 @@ def test_shares_count_examples_and_have_a_floor():
     assert only.after["assigned"].tolist() == [1, 0, 0]
 
 
+def test_models_that_differ_by_rounding_alone_do_not_divide_the_examples():
+    """A second model that is better by less than rounding has no examples; one that is better by more has all."""
+    algorithm, ids = FedSoft(clusters=2), torch.tensor([0])
+    ctx, state = answering(algorithm, [1] * 8)
+    for better, shares in ((1e-15, [1.0, 1e-4]), (1e-9, [1e-4, 1.0])):
+        given = models(1, 1)
+        given["head.bias"][1] *= 1 + better
+        found = ctx.engine.inspect(algorithm, ids, algorithm.download({**state, "params": given}, ids, ctx), {})
+        assert found["importance"].tolist() == [shares]
+
+
 def take_part(algorithm, ctx, state, number, ids):
     """(which model suits each of `ids` best by its shares in round `number`, the State with what they remember)."""
     ids = torch.tensor(ids)

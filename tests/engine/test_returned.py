@@ -119,6 +119,15 @@ CASES = [
 ]
 
 
+def test_what_cannot_be_vectorized_says_what_to_do():
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, cohort=3, engine="vectorized")
+    with pytest.raises(RuntimeError) as error:
+        rounds(Changed(hook="loss", change=lambda found, *_: found * found.item()), ctx, 1)
+    (note,) = error.value.__notes__
+    assert "hardware.engine=workers trains them one by one" in note
+
+
 @pytest.mark.parametrize(("hook", "change", "right"), CASES)
 @pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
 def test_a_wrong_value_is_told_by_the_name_of_its_hook(hook, change, right, mechanism):

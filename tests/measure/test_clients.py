@@ -1,5 +1,6 @@
 """What each client would use, and how well it does on data of its own: by hand, and for models of clients' own."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -51,6 +52,37 @@ def seeing(world):
     params = tree.apply(torch.zeros_like, state["params"])
     params["head.weight"][1, 0], params["head.bias"][0], params["head.bias"][2] = 2, 1, -9
     return ctx, {**state, "params": params}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(FedAvg):
+    """Trains an entry of its own beside the model, which clients do not use."""
+
+    def start(self, download, memory, found):
+        return {**download["model"], "own/scale": torch.ones(2, dtype=torch.float64)}
+
+    def trains(self, model):
+        return [*model.weights, "own/scale"]
+
+    def loss(self, model, params, batch, client):
+        own = {name: leaf for name, leaf in params.items() if name != "own/scale"}
+        return super().loss(model, own, batch, client) + params["own/scale"].square().sum()
+
+
+@pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
+@pytest.mark.parametrize("received", [False, True])
+def test_what_an_algorithm_trains_beside_the_model_is_not_evaluated(mechanism, received):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, engine=mechanism)
+    (done,) = rounds(Counting(), ctx, 1)
+    (plain,) = rounds(FedAvg(), ctx, 1)
+    if received:
+        assert received_accuracy(done) == received_accuracy(plain)
+    else:
+        found, expected = (
+            evaluate(each.algorithm, each.after, torch.arange(6), ctx, world, "train")[1] for each in (done, plain)
+        )
+        pd.testing.assert_frame_equal(found, expected)
 
 
 def scored(world, on):

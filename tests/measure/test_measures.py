@@ -66,6 +66,12 @@ def a_round(cohort=(0, 1), **facts):
     return replace(Round(FedAvg(), ctx, state, state, ids, nothing, torch.zeros(len(ids)), 0, 0, 0), **facts)
 
 
+def test_a_round_without_updates_has_no_models_and_no_divergence():
+    """Such as one in which clients upload prototypes."""
+    done = a_round(uploads={"prototypes": torch.zeros(2, 4)})
+    assert done.models == {} and divergence(done) == {}
+
+
 def test_divergence_of_a_round_is_that_of_its_trained_models_from_the_new_global_model():
     """Client 0 trains to (3, 4), client 1 to (0, 5), the new global model is (0, 5): sqrt(10)/5 and 0; statistics and
     other entries that are not trained have no part in it."""

@@ -1,4 +1,5 @@
-"""LSTM layers: PyTorch's numbers in either form, vectorized, in training and evaluation; the next-character model."""
+"""LSTM and GRU layers: PyTorch's numbers in either form, vectorized, in training and evaluation; the next-character
+model."""
 
 import pytest
 import torch
@@ -15,23 +16,25 @@ from fedexp.data import Transform
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
-from fedexp.models.layers import purify, training
+from fedexp.models.layers import training
 from fedexp.models.lstm import lstm
+from fedexp.models.purify import purify
 from fedexp.world import World
 
 KEY = torch.tensor(0)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("settings", [{}, {"num_layers": 2}, {"bias": False}], ids=str)
-def test_both_forms_are_pytorch_s(settings):
+def test_both_forms_are_pytorch_s(kind, settings):
     torch.manual_seed(0)
-    plain = nn.LSTM(3, 5, batch_first=True, **settings).double()
+    plain = kind(3, 5, batch_first=True, **settings).double()
     x = torch.randn(4, 7, 3, dtype=torch.float64)
     expected, state = plain(x)
     weights = {name: value.detach() for name, value in plain.named_parameters()}
     wanted = torch.autograd.grad(expected.square().sum(), list(plain.parameters()))
     own = purify(nn.Sequential(plain))[0]
-    assert type(own) is not nn.LSTM and dict(own.named_parameters()).keys() == weights.keys()
+    assert type(own) is not kind and dict(own.named_parameters()).keys() == weights.keys()
     for alone in (False, True):
         with training(None, KEY, alone):
             outputs, last = own(x)
@@ -55,14 +58,22 @@ def test_both_forms_are_pytorch_s(settings):
 @pytest.mark.parametrize(
     "layer",
     [nn.LSTM(3, 3), nn.LSTM(3, 3, batch_first=True, bidirectional=True),
-     nn.LSTM(3, 3, 2, batch_first=True, dropout=0.1), nn.LSTM(3, 3, batch_first=True, proj_size=2)],
+     nn.LSTM(3, 3, 2, batch_first=True, dropout=0.1), nn.LSTM(3, 3, batch_first=True, proj_size=2),
+     nn.GRU(3, 3), nn.GRU(3, 3, batch_first=True, bidirectional=True)],
     ids=str,
 )  # fmt: skip
-def test_other_lstms_are_refused(layer):
-    with pytest.raises(TypeError, match="0: LSTM must be batch_first, in one direction, without dropout or projection"):
+def test_other_recurrent_layers_are_refused(layer):
+    right = f"0: {type(layer).__name__} must be batch_first, in one direction, without dropout or projection"
+    with pytest.raises(TypeError, match=right):
         purify(nn.Sequential(layer))
-    with pytest.raises(TypeError, match="0: GRU has no pure form here"):
-        purify(nn.Sequential(nn.GRU(3, 3, batch_first=True)))
+    with pytest.raises(TypeError, match=r"0: RNN has no pure form here; use nn\.LSTM or nn\.GRU"):
+        purify(nn.Sequential(nn.RNN(3, 3, batch_first=True)))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
+def test_a_first_state_of_one_s_own_is_refused(kind):
+    with pytest.raises(TypeError, match="starts from zeros here"):
+        purify(kind(3, 3, batch_first=True))(torch.zeros(2, 4, 3), torch.zeros(1, 2, 3))
 
 
 def test_the_next_character_model():
@@ -140,16 +151,18 @@ def test_random_inputs_are_refused_for_tokens():
         LabelClusters(labels="random_inputs").check(make_context(model(), texts()))
 
 
-def test_a_user_s_own_lstm_trains(texts_for_all, monkeypatch):
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
+def test_a_user_s_own_recurrent_model_trains(texts_for_all, monkeypatch, kind):
     import worlds
 
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embedding, self.lstm = nn.Embedding(5, 3), nn.LSTM(3, 4, batch_first=True)
+            self.embedding, self.layer = nn.Embedding(5, 3), kind(3, 4, batch_first=True)
 
         def forward(self, x):
-            return self.lstm(self.embedding(x))[1][0][-1]
+            last = self.layer(self.embedding(x))[1]
+            return (last[0] if kind is nn.LSTM else last)[-1]
 
     def own(*arguments):
         torch.manual_seed(2)

@@ -4,12 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call
 
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
 from fedexp.models.keyword import kws_cnn
-from fedexp.models.layers import Dropout, purify, training
+from fedexp.models.layers import BatchNorm, Dropout, training
 from fedexp.models.mcmahan import mcmahan_cnn
+from fedexp.models.purify import purify
 from fedexp.models.resnet import resnet9, resnet18, resnet50
 from fedexp.models.simple import simple_cnn, simple_cnn_wide
 from fedexp.models.tf_tutorial import LocalResponse, tf_cnn
@@ -204,8 +206,10 @@ def test_pure_dropout_keeps_its_share_and_follows_its_key():
 
 
 def test_layers_without_a_pure_form_are_refused():
-    with pytest.raises(TypeError, match="0: GRU"):
-        purify(nn.Sequential(nn.GRU(3, 3)))
+    with pytest.raises(TypeError, match="0: RNN"):
+        purify(nn.Sequential(nn.RNN(3, 3)))
+    with pytest.raises(TypeError, match="0: LazyLinear has no weights yet"):
+        purify(nn.Sequential(nn.LazyLinear(3)))
     with pytest.raises(TypeError, match="BatchNorm must be affine"):
         Model(Classifier(nn.BatchNorm2d(3, affine=False), nn.Linear(3, 2)))
 
@@ -225,17 +229,66 @@ def test_noisy_and_counting_layers_are_refused(layer):
         purify(nn.Sequential(layer))
 
 
+class Louder(nn.BatchNorm1d):
+    def forward(self, x):
+        return 1.5 * super().forward(x)
+
+
+class Scaled(nn.Dropout):
+    def forward(self, x):
+        return 1.5 * super().forward(x)
+
+
+class Named(nn.BatchNorm1d):
+    """Has nothing of its own that counts."""
+
+
+@pytest.mark.parametrize("layer", [Louder(3), Scaled(0.5)], ids=lambda layer: type(layer).__name__)
+def test_a_layer_whose_own_forward_would_be_lost_is_refused(layer):
+    with pytest.raises(TypeError, match=f"0: {type(layer).__name__} has a forward of its own, which would be replaced"):
+        purify(nn.Sequential(layer))
+    assert isinstance(purify(nn.Sequential(Named(3)))[0], BatchNorm)
+
+
+def test_layers_that_change_weights_in_training_are_refused():
+    """The power iteration of spectral_norm goes on in training alone."""
+    for normed in (nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm):
+        with pytest.raises(TypeError, match=r"^0.*[sS]pectral_?[nN]orm has no pure form here"):
+            purify(nn.Sequential(normed(nn.Linear(3, 3))))
+    with pytest.raises(TypeError, match="0: ParametrizedBatchNorm1d must be without parametrizations"):
+        purify(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.BatchNorm1d(3))))
+
+
+def test_a_transformer_that_leaves_padding_out_trains_in_either_form():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    plain = nn.TransformerEncoder(layer, 2).double()
+    x, padding = torch.randn(3, 5, 8).double(), torch.arange(5) >= torch.tensor([[5], [3], [2]])
+    expected = plain.train()(x, src_key_padding_mask=padding)
+    net = purify(plain).eval()
+    weights = {name: value.detach() for name, value in net.named_parameters()}
+
+    def outputs(params, x, padding):
+        with training(None, torch.tensor(0)):
+            return functional_call(net, params, (x,), {"src_key_padding_mask": padding})
+
+    stacked = {name: torch.stack([value, value]) for name, value in weights.items()}
+    for found in torch.vmap(outputs)(stacked, torch.stack([x, x]), torch.stack([padding, padding])):
+        torch.testing.assert_close(found[~padding], expected[~padding])
+
+
 def test_attention_without_dropout_is_accepted():
     attention = nn.MultiheadAttention(4, 2)
     assert purify(nn.Sequential(attention))[0] is attention
 
 
-def test_functional_dropout_is_off_in_evaluation():
+def test_functional_dropout_is_off_of_which_a_warning_tells(caplog):
     class Noisy(nn.Module):
         def forward(self, x):
             return nn.functional.dropout(x, 0.5, self.training)
 
     model = Model(Classifier(Noisy(), nn.Linear(50, 2)))
+    assert "model: encoder (Noisy) reads self.training, which is false here" in caplog.text
     x = torch.rand(4, 50)
     assert torch.equal(model.encode(model.params(), x), x)
 

@@ -10,6 +10,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.errors import ConfigError
 from fedexp.privacy.adaptive_clipping import AdaptiveClipping
 from fedexp.selection.poisson import Poisson
+from fedexp.system.devices import Devices
 
 pytest.importorskip("dp_accounting", reason="epsilon needs the extra [privacy]")
 
@@ -85,6 +86,17 @@ def test_mechanisms_agree_and_it_resumes(selection):
     algorithm = FedAvg(privacy=AdaptiveClipping(noise_multiplier=0.1), **selection)
     assert_mechanisms_agree(algorithm)
     assert_resumes(algorithm, count=3)
+
+
+def test_only_the_median_is_followed_where_clients_may_fail():
+    """The denominator is clients_per_round: with fewer answers the noisy share lies nearer to 1/2, and C would grow or
+    shrink for ever."""
+    ctx, failing = context(), Devices(dropout=0.5)
+    for quantile, system in ((0.5, failing), (0.9, FedAvg().system)):
+        privacy = AdaptiveClipping(noise_multiplier=0.1, quantile=quantile)
+        FedAvg(privacy=privacy, system=system).check(ctx)
+    with pytest.raises(ConfigError, match=r"^system=Devices: lets clients fail, .* only privacy\.quantile=0\.5"):
+        FedAvg(privacy=AdaptiveClipping(noise_multiplier=0.1, quantile=0.9), system=failing).check(ctx)
 
 
 def test_more_noise_than_the_count_allows_is_refused():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from program import FEW, metrics, result, run
+from torch import nn
 from worlds import (
     LOCAL,
     assert_mechanisms_agree,
@@ -33,9 +34,13 @@ from fedexp.algorithms.fedprox import FedProx
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.compression.majority_vote import MajorityVote
+from fedexp.compression.none import NoCompression
 from fedexp.compression.qsgd import Qsgd
+from fedexp.compression.random_k import RandomK
 from fedexp.compression.top_k import TopK
 from fedexp.errors import ConfigError
+from fedexp.models import Classifier, Model
+from fedexp.models.layers import keep
 from fedexp.privacy.dp_fedavg import DpFedAvg, epsilon
 from fedexp.selection.clusamp import CluSamp
 from fedexp.selection.full import Full
@@ -103,9 +108,9 @@ def test_what_is_added_are_clipped_updates_counted_alike():
         torch.testing.assert_close(moved, (update * factor).mean(0), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("compression", [Qsgd(levels=1), TopK(share=0.2)], ids=str)
+@pytest.mark.parametrize("compression", [Qsgd(levels=1), RandomK(share=0.2, error_feedback=False)], ids=str)
 def test_the_server_bounds_what_compression_made_longer(compression):
-    """A coarse quantization, or errors from earlier rounds, may exceed C; what is added does not."""
+    """A coarse quantization, or entries times d / k, may exceed C; what is added does not."""
     ctx, longer = context(), 0.0
     algorithm = FedAvg(privacy=DpFedAvg(noise_multiplier=0.0, clip_norm=0.1), compression=compression)
     for done in rounds(algorithm, ctx, 4):
@@ -137,6 +142,14 @@ def test_where_all_take_part_it_is_a_gaussian_mechanism_of_half_the_multiplier()
     assert epsilon(0.5, 10, 10, 3, 1e-3, "fixed") == pytest.approx(epsilon(0.25, 1, 1, 3, 1e-3, "poisson"))
 
 
+@pytest.mark.parametrize(("z", "cohort", "count"), [(4.0, 90, 100), (1.0, 50, 100), (0.5, 10, 100)])
+def test_a_fixed_cohort_costs_at_most_what_all_clients_do(z, cohort, count):
+    """The accountant's bound for cohorts of fixed size alone is up to 2.4 times as large."""
+    everybody = epsilon(z / 2, 1, 1, count, 1e-3, "poisson")
+    assert epsilon(z, 100, cohort, count, 1e-3, "fixed") == pytest.approx(everybody)
+    assert epsilon(1.0, 100, 10, count, 1e-3, "fixed") < epsilon(0.5, 1, 1, count, 1e-3, "poisson")
+
+
 def test_both_formulas_are_told_for_a_fixed_cohort_and_one_for_poisson():
     ctx, privacy = context(cohort=3), DpFedAvg(noise_multiplier=2.0)
     fixed, poisson = (privacy.metrics({}, 5, ctx, how) for how in ("fixed", "poisson"))
@@ -163,7 +176,12 @@ def test_algorithms_that_tell_the_server_more_are_refused(kind):
         (FedAvg(privacy=DpFedAvg(), selection=CluSamp()), "cnn", r"privacy=DpFedAvg: needs clients that are drawn by"),
         (FedAvg(privacy=DpFedAvg(delta=0.3)), "cnn", r"privacy\.delta=0\.3: must be below 1 / clients = 0\.1666"),
         (FedAvg(privacy=DpFedAvg(accountant="pld")), "cnn", r"privacy\.accountant=pld: is for selection=poisson"),
-        (FedAvg(privacy=DpFedAvg(), compression=MajorityVote()), "cnn", r"compression=MajorityVote: counts votes"),
+        (FedAvg(privacy=DpFedAvg(), compression=MajorityVote()), "cnn",
+         r"compression=MajorityVote: does not take the mean of updates, which privacy's noise is for"),
+        (FedAvg(privacy=DpFedAvg(), compression=TopK()), "cnn",
+         r"compression=TopK: adds what was not sent .* use compression\.error_feedback=false"),
+        (FedAvg(privacy=DpFedAvg(accountant="pld", noise_multiplier=0.1), selection=Poisson()), "cnn",
+         r"privacy\.accountant=pld: takes very long, and much memory, below privacy\.noise_multiplier=0\.3; use rdp"),
     ],
 )  # fmt: skip
 def test_what_would_break_the_guarantee_is_refused(algorithm, kind, said):
@@ -179,6 +197,40 @@ def test_own_selections_are_not_trusted():
     assert Poisson().sampling == "poisson" and Mine().sampling is None
     with pytest.raises(ConfigError, match="drawn by chance alone"):
         FedAvg(privacy=DpFedAvg(), selection=Mine()).check(context())
+
+
+@pytest.mark.parametrize("hook", ["step", "answers"])
+def test_an_own_way_around_the_noise_is_not_trusted(hook):
+    mine = type("Mine", (FedAvg,), {hook: lambda self, *arguments: getattr(FedAvg, hook)(self, *arguments)})
+    with pytest.raises(ConfigError, match=rf"^privacy=DpFedAvg: covers .* Mine has hooks of its own .*\({hook}\)"):
+        mine(privacy=DpFedAvg(), selection=Poisson()).check(context())
+
+
+def test_an_own_merge_is_not_trusted():
+    class Sum(NoCompression):
+        def merge(self, updates, weights, trained):
+            return tree.apply(lambda leaf: leaf.sum(0), updates)
+
+    with pytest.raises(ConfigError, match=r"^compression=Sum: does not take the mean of updates"):
+        FedAvg(privacy=DpFedAvg(), compression=Sum()).check(context())
+
+
+def test_what_is_frozen_or_constant_is_no_obstacle_and_stays():
+    """A server takes nothing but trained entries, whatever clients send."""
+
+    class Sending(FedProx):
+        def loss(self, model, params, batch, client):
+            keep({name: params[name] + 1 for name in model.buffers})
+            return super().loss(model, params, batch, client)
+
+    world = make_world()
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()).requires_grad_(False)
+    net.register_buffer("mask", torch.ones(3))
+    model = Model(Classifier(net, nn.Linear(144, 4)).double())
+    (done,) = rounds(Sending(privacy=DpFedAvg()), make_context(model, world, LOCAL), 1)
+    assert {*done.uploads["update"]} == {"head.weight", "head.bias"}
+    before, after = done.before["params"], done.after["params"]
+    assert {name for name in before if not before[name].equal(after[name])} == {"head.weight", "head.bias"}
 
 
 def test_settings_are_checked():
@@ -215,7 +267,7 @@ def test_a_round_without_clients_adds_noise_alone(optimizer):
 
 NOISY = [
     FedAvg(privacy=DpFedAvg(), selection=Poisson()), FedProx(mu=0.1, privacy=DpFedAvg(clip_norm=0.1)),
-    FedPer(privacy=DpFedAvg(), compression=TopK()),
+    FedPer(privacy=DpFedAvg(), compression=TopK(error_feedback=False)),
 ]  # fmt: skip
 
 
