@@ -1,6 +1,7 @@
 """Making a network's layers pure functions: each ordinary layer becomes its counterpart in fedexp/models/layers.py."""
 
 import logging
+from types import CodeType
 
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
@@ -24,9 +25,9 @@ def purify(net: nn.Module) -> nn.Module:
     replaced: a Model's net is in eval mode, so that it is off in training too, of which a warning tells.
     """
     streams = 0
+    _warn_of_own_training(net)
     for path, layer in net.named_modules():
         _refuse_impure(path, layer)
-        _warn_of_own_training(path, layer)
         if isinstance(layer, nn.TransformerEncoder):
             layer.use_nested_tensor = False  # it cannot be vectorized
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -46,14 +47,20 @@ def purify(net: nn.Module) -> nn.Module:
     return net
 
 
-def _warn_of_own_training(path: str, layer: nn.Module) -> None:
-    """Warn where a layer that is not one of PyTorch's asks in `forward` whether it is being trained."""
-    forward, own = type(layer).forward, not type(layer).__module__.startswith(("torch.nn.", "fedexp.models.layers"))
-    if own and "training" in getattr(getattr(forward, "__code__", None), "co_names", ()):
+def _warn_of_own_training(net: nn.Module) -> None:
+    """Warn of layers that are not PyTorch's and ask in `forward` whether they are being trained."""
+    kinds = {type(layer) for layer in net.modules()}
+    own = {kind for kind in kinds if not kind.__module__.startswith(("torch.nn.", "fedexp.models.layers"))}
+    asking = [kind.__name__ for kind in own if "training" in getattr(_code(kind), "co_names", ())]
+    if asking:
         log.warning(
-            "model: %s reads self.training, which is false here in training, too, so that what it does then, such as "
-            "F.dropout, is left out; use layers such as nn.Dropout", f"{path or 'the net'} ({type(layer).__name__})",
+            "model: %s: forward reads self.training, which is false here in training, too, so that what it does then, "
+            "such as F.dropout, is left out; use layers such as nn.Dropout", ", ".join(sorted(asking)),
         )  # fmt: skip
+
+
+def _code(kind: type[nn.Module]) -> CodeType | None:
+    return getattr(kind.forward, "__code__", None)
 
 
 def _refuse_impure(path: str, layer: nn.Module) -> None:

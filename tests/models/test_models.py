@@ -288,7 +288,7 @@ def test_functional_dropout_is_off_of_which_a_warning_tells(caplog):
             return nn.functional.dropout(x, 0.5, self.training)
 
     model = Model(Classifier(Noisy(), nn.Linear(50, 2)))
-    assert "model: encoder (Noisy) reads self.training, which is false here" in caplog.text
+    assert "model: Noisy: forward reads self.training, which is false here" in caplog.text
     x = torch.rand(4, 50)
     assert torch.equal(model.encode(model.params(), x), x)
 
