@@ -15,6 +15,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 from torch import nn
 
+from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.config.bounds import hints
 from fedexp.config.constructors import PARTS, arguments, of_fedexp
@@ -29,6 +30,7 @@ from fedexp.models.convolution import channels_last
 from fedexp.partition.quantity import thinned
 from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
+from fedexp.tree import Params
 from fedexp.world import Noise, World
 
 log = logging.getLogger(__name__)
@@ -168,6 +170,11 @@ def hold_out(parts: list[torch.Tensor], share: float, seed: int) -> tuple[list[t
     """Each client's example ids for training, and those held out: `share` of them, at least one and never all."""
     if share == 0:
         return parts, [part[:0] for part in parts]
+    together = torch.cat(parts)
+    require(
+        len(together.unique()) == len(together), "partition.holdout", share,
+        "this partition shares examples between clients, who train on what others hold out; use another one, or 0",
+    )  # fmt: skip
     train, held = [], []
     for client, part in enumerate(parts):
         order = part[torch.randperm(len(part), generator=generator(seed, "holdout", client))]
@@ -194,6 +201,8 @@ def build_model(config: DictConfig, world: World) -> Model:
         model = Model(net.to(world.device, world.dtype))
     except TypeError as error:  # a layer that cannot be used here
         raise ConfigError("model._target_", config.model["_target_"], str(error)) from error
+    except _REFUSALS as error:
+        raise ConfigError("model._target_", config.model["_target_"], f"cannot be used ({_in_short(error)})") from error
     model.pretrained = source
     _try_out(model, world, config)
     return model
@@ -215,9 +224,22 @@ def _try_out(model: Model, world: World, config: DictConfig) -> None:
     except _REFUSALS as error:
         right = f"cannot take examples of shape {list(x.shape)}{tokens} ({_in_short(error)})"
         raise ConfigError(key, target, right) from error
+    _try_memory_format(model, params, x, key, target)
     shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     wanted = [len(x), world.classes]
     require(shape == wanted, key, target, f"must give logits of shape {wanted} for {len(x)} examples; it gave {shape}")
+
+
+def _try_memory_format(model: Model, params: Params, x: torch.Tensor, key: str, target: str) -> None:
+    """Raise ConfigError for a model that cannot take images as they lie in memory."""
+    if x.dim() != 4:
+        return
+    try:
+        with torch.no_grad():
+            model(tree.apply(channels_last, params), channels_last(x), training=False)
+    except RuntimeError as error:
+        right = "images and weights lie in channels-last memory here, which .view() may not take; use .reshape() or "
+        raise ConfigError(key, target, f"{right}.flatten(1) ({_in_short(error)})") from error
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:

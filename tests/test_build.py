@@ -1,5 +1,6 @@
 """Settings that cannot work are refused by the name of their key and their value, before anything is begun."""
 
+import re
 import sys
 from types import ModuleType
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from composing import composed
 from program import SMALL
+from torch import nn
 
 from fedexp.build import build_context, build_dataset, build_stages
 from fedexp.config.schema import check
@@ -123,6 +125,16 @@ def built(*words):
             ["system=devices: FedCat needs an answer from every client"],
         ),
         (
+            ["dataset=digits", "partition=pa", "partition.holdout=0.2"],
+            ["partition.holdout=0.2: this partition shares examples between clients, who train on what others"],
+        ),
+        (
+            ["partition=iid", "partition.quantity_skew=1e308"],
+            ["partition.quantity_skew=1e+308: must be above 0"],
+        ),
+        (["partition=iid", "partition.quantity_alpha=1e308"], ["partition.quantity_alpha=1e+308: must be above 0 and"]),
+        (["partition=iid", "partition.noise=1e308"], ["partition.noise=1e+308: must be at least 0, and at most 1e12"]),
+        (
             ["algorithm=fedavg", "compression=majority_vote", "privacy=dp_fedavg"],
             ["compression=majority_vote: does not"],
         ),
@@ -136,6 +148,40 @@ def test_what_cannot_work_is_refused(words, said, monkeypatch):
     with pytest.raises(ConfigError) as error:
         built(*words)
     assert all(part in f"{error.value}\n" for part in said), error.value
+    assert "\n" not in str(error.value)
+
+
+class Viewing(nn.Module):
+    """LeNet's way from images to a row, which needs contiguous memory."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.convolution, self.linear = nn.Conv2d(1, 2, 3), nn.Linear(72, classes)
+
+    def forward(self, x):
+        return self.linear(self.convolution(x).view(-1, 72))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (
+            "viewing",
+            r"lie in channels-last memory here, .* use \.reshape\(\) or \.flatten\(1\)",
+        ),
+        ("scripted", r"cannot be used \("),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_told_in_one_line(monkeypatch, kind, said):
+    models = ModuleType("models_of_mine")
+    models.viewing = lambda shape, classes, **keys: Viewing(classes)
+    models.scripted = lambda shape, classes, **keys: torch.jit.script(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    )
+    monkeypatch.setitem(sys.modules, "models_of_mine", models)
+    target = f"model._target_=models_of_mine.{kind}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(target)}: .*{said}") as error:
+        built(target)
     assert "\n" not in str(error.value)
 
 

@@ -246,7 +246,7 @@ def _check_partition(config: dict[str, Any]) -> None:
     holdout, evaluate = config["partition"].get("holdout"), config["evaluate"]
     noise, skew = (of_fedexp(config, "partition", name) for name in ("noise", "quantity_skew"))
     require(_is_number(holdout) and 0 <= holdout < 1, "partition.holdout", holdout, "must be in [0, 1)")
-    require(_is_number(noise) and noise >= 0, "partition.noise", noise, "must be at least 0")
+    require(_is_number(noise) and 0 <= noise <= 1e12, "partition.noise", noise, "must be at least 0, and at most 1e12")
     require(
         skew is None or (_is_number(skew) and skew > 0), "partition.quantity_skew", skew, "must be above 0, or null"
     )

@@ -75,7 +75,7 @@ def clip(grads: Params, largest: float, stacked: bool, model: list[str]) -> Para
 def _scaled(grads: Params, largest: float, stacked: bool) -> Params:
     if not grads:
         return {}
-    flat = [grad.flatten(1 if stacked else 0) for grad in grads.values()]
+    flat = [grad.reshape(len(grad), -1) if stacked else grad.flatten() for grad in grads.values()]
     norm = torch.stack([part.square().sum(-1) for part in flat]).sum(0).sqrt()
     scale = (largest / (norm + 1e-6)).clamp(max=1.0)
     return {name: grad * (tree.rows(scale, grad) if stacked else scale) for name, grad in grads.items()}

@@ -6,8 +6,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedexp.models.layers import BatchNorm, frozen
-from fedexp.models.purify import purify
+from fedexp.models.layers import BatchNorm, begin_call, frozen
+from fedexp.models.purify import purify, refuse_another_head
 from fedexp.tree import Params
 
 
@@ -40,6 +40,8 @@ class Model:
     pretrained: str | None = None
 
     def __init__(self, net: nn.Module) -> None:
+        if isinstance(net, Classifier):
+            refuse_another_head(net.head)
         self.net = purify(net).eval()  # in training mode, other layers would add noise in evaluation too
         self.own: Params = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self.weights = [name for name, value in net.named_parameters() if value.requires_grad]
@@ -107,4 +109,5 @@ class Model:
             told = "; ".join(f"they {verb} {', '.join(sorted(names))}" for verb, names in parts.items() if names)
             raise ValueError(f"a model's params must be its own entries, all of them and no others: {told}")
         with nullcontext() if training else frozen():
+            begin_call()
             return functional_call(self.net, params, arguments, tie_weights=self.tied)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedexp.models import convolution, recurrent
 from fedexp.randomness import uniform
 
+_BETWEEN_USES = 0x9E3779B1  # between the keys of two uses of a dropout; keys of two steps differ by 1
 STACKED = 1  # in the place of a tile's side: a stack's convolution in the form of fedexp.models.stacked
 
 
@@ -29,7 +30,8 @@ class TrainingPass:
     alone: the client trains by itself, not as a row of a stack, so that memory formats can be chosen.
     tiles: the tiles' side for each convolution, by path, that is computed in tiles (fedexp.models.convolution), or
     STACKED.
-    statistics: new running statistics, by name.
+    statistics: new running statistics, by name. within: those of the present call of a model, and how often each
+    dropout has been used in it.
     """
 
     weight: Tensor | None
@@ -37,6 +39,7 @@ class TrainingPass:
     alone: bool = False
     tiles: Mapping[str, int] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
+    within: dict[str | int, Any] = field(default_factory=dict)
 
 
 class _Current(local):
@@ -69,6 +72,12 @@ def frozen() -> AbstractContextManager[None]:
     return _within(None)
 
 
+def begin_call() -> None:
+    """To be called before a model is: layers that it uses twice tell these uses apart."""
+    if _current.training is not None:
+        _current.training.within.clear()
+
+
 def aside() -> AbstractContextManager[TrainingPass]:
     """Within this block layers train as in the surrounding pass, but new running statistics are kept separately."""
     return _within(replace(_current.training, statistics={}))
@@ -87,9 +96,10 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation over dim 1 with PyTorch's statistics (by default momentum 0.1; unbiased running variance)."""
 
     path = ""  # its place in the net
+    always_evaluates = False  # as where the net's own `train` leaves it in evaluation mode
 
     def forward(self, x: Tensor) -> Tensor:
-        now = _current.training
+        now = None if self.always_evaluates else _current.training
         if now is None:
             like = x.to(self.weight.dtype)  # autocast's bfloat16: vectorized, mixed types are not allowed
             y = F.batch_norm(like, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
@@ -97,14 +107,21 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         if not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types
         if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's variance of a single value is not a number
-            mean, variance = self.running_mean.clone(), self.running_var.clone()
+            mean, variance = (each.clone() for each in self._running(now))
             y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)
         else:
-            y, mean, variance = self._weighted(x, torch.ones_like(x[:, 0]) if now.weight is None else now.weight)
-        now.statistics |= {f"{self.path}.running_mean": mean.detach(), f"{self.path}.running_var": variance.detach()}
+            y, mean, variance = self._weighted(x, torch.ones_like(x[:, 0]) if now.weight is None else now.weight, now)
+        found = {f"{self.path}.running_mean": mean.detach(), f"{self.path}.running_var": variance.detach()}
+        now.statistics |= found
+        now.within.update(found)
         return y
 
-    def _weighted(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _running(self, now: TrainingPass) -> tuple[Tensor, Tensor]:
+        """The running mean and variance as an earlier use of this layer in the same call, if any, left them."""
+        mean, variance = now.within.get(f"{self.path}.running_mean"), now.within.get(f"{self.path}.running_var")
+        return (self.running_mean, self.running_var) if mean is None else (mean, variance)
+
+    def _weighted(self, x: Tensor, weight: Tensor, now: TrainingPass) -> tuple[Tensor, Tensor, Tensor]:
         """The same over the real examples alone (weight > 0): output, and running mean and variance after it."""
         real = (weight > 0).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
         over = [d for d in range(x.dim()) if d != 1]
@@ -116,7 +133,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         scale = self.weight * (variance + self.eps).rsqrt()
         y = centred * scale.view(shape) + self.bias.view(shape)
         unbiased = variance * (count / (count - 1).clamp_min(1))
-        return y, self._after(self.running_mean, mean), self._after(self.running_var, unbiased)
+        before_mean, before_variance = self._running(now)
+        return y, self._after(before_mean, mean), self._after(before_variance, unbiased)
 
     def _after(self, running: Tensor, new: Tensor) -> Tensor:
         return running + self.momentum * (new.to(running.dtype) - running)
@@ -127,13 +145,16 @@ class Dropout(nn.modules.dropout._DropoutNd):
 
     channels = False
     stream = 0  # of its noise, which differs from that of the net's other dropouts
+    always_evaluates = False  # as in BatchNorm
 
     def forward(self, x: Tensor) -> Tensor:
-        now = _current.training
+        now = None if self.always_evaluates else _current.training
         if now is None or self.p == 0:
             return x
         kept = x.shape[:2] if self.channels else x.shape
-        noise = uniform(now.key, torch.Size(kept).numel(), self.stream).view(kept)
+        use = now.within[self.stream] = now.within.get(self.stream, -1) + 1
+        key = now.key + use * _BETWEEN_USES if use else now.key  # each use in one call has noise of its own
+        noise = uniform(key, torch.Size(kept).numel(), self.stream).view(kept)
         keep = (noise >= self.p).to(x.dtype) / ((1 - self.p) or 1)  # with p = 1 nothing is left to rescale
         return x * keep.view(*kept, *[1] * (x.dim() - len(kept)))
 
@@ -198,23 +219,25 @@ class Lstm(nn.LSTM):
     otherwise step by step in operations that can be vectorized."""
 
     def forward(  # type: ignore[override]  # it takes no packed sequences
-        self, x: Tensor, state: None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        self, input: Tensor, hx: None = None  # noqa: A002
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
         """Outputs [n, length, hidden]; the last output and the last cell state of each layer, [layers, n, hidden]."""
-        if _pytorch_s(x, state):
-            return super().forward(x)
-        x, (outputs, cells) = _by_steps(self, recurrent.lstm, x)
+        if _pytorch_s(input, hx):
+            return super().forward(input)
+        x, (outputs, cells) = _by_steps(self, recurrent.lstm, input)
         return x, (outputs, cells)
 
 
 class Gru(nn.GRU):
     """A GRU in the same way."""
 
-    def forward(self, x: Tensor, state: None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, input: Tensor, hx: None = None  # noqa: A002
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Outputs [n, length, hidden]; the last output of each layer, [layers, n, hidden]."""
-        if _pytorch_s(x, state):
-            return super().forward(x)
-        x, (outputs,) = _by_steps(self, recurrent.gru, x)
+        if _pytorch_s(input, hx):
+            return super().forward(input)
+        x, (outputs,) = _by_steps(self, recurrent.gru, input)
         return x, outputs
 
 
@@ -222,6 +245,8 @@ def _pytorch_s(x: Tensor, state: Any) -> bool:
     """Whether PyTorch's own form of a recurrent layer can be used."""
     if state is not None:
         raise TypeError("an LSTM or a GRU starts from zeros here")
+    if not isinstance(x, Tensor):
+        raise TypeError(f"an LSTM or a GRU takes a tensor here, not a {type(x).__name__}")
     now = _current.training
     return now is not None and now.alone and x.device.type == "cpu"
 

@@ -1,7 +1,8 @@
 """Making a network's layers pure functions: each ordinary layer becomes its counterpart in fedexp/models/layers.py."""
 
+import inspect
 import logging
-from types import CodeType
+from types import CodeType, FunctionType
 
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
@@ -13,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _PURE = {nn.Conv2d: Convolution, nn.MaxPool2d: MaxPool, nn.Linear: Linear, nn.LSTM: Lstm, nn.GRU: Gru}
 _IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, _SpectralNorm)
+_ODD = ("max_norm", "scale_grad_by_freq", "sparse")  # settings of embeddings that change weights or their gradients
 _REPLACED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -25,6 +27,8 @@ def purify(net: nn.Module) -> nn.Module:
     replaced: a Model's net is in eval mode, so that it is off in training too, of which a warning tells.
     """
     streams = 0
+    _refuse_odd_weights(net)
+    net.train()  # shows what the net's own `train` leaves in evaluation mode
     _warn_of_own_training(net)
     for path, layer in net.named_modules():
         _refuse_impure(path, layer)
@@ -39,6 +43,8 @@ def purify(net: nn.Module) -> nn.Module:
             layer.__class__ = ChannelDropout  # type: ignore[assignment]
         elif type(layer) in _PURE:
             layer.__class__ = _PURE[type(layer)]
+        if isinstance(layer, BatchNorm | Dropout):
+            layer.always_evaluates = not layer.training
         if isinstance(layer, BatchNorm | Convolution):
             layer.path = path
         if isinstance(layer, Dropout):
@@ -48,19 +54,40 @@ def purify(net: nn.Module) -> nn.Module:
 
 
 def _warn_of_own_training(net: nn.Module) -> None:
-    """Warn of layers that are not PyTorch's and ask in `forward` whether they are being trained."""
+    """Warn of layers that are not PyTorch's and ask whether they are being trained."""
     kinds = {type(layer) for layer in net.modules()}
     own = {kind for kind in kinds if not kind.__module__.startswith(("torch.nn.", "fedexp.models.layers"))}
-    asking = [kind.__name__ for kind in own if "training" in getattr(_code(kind), "co_names", ())]
+    asking = [kind.__name__ for kind in own if any("training" in code.co_names for code in _codes(kind))]
     if asking:
         log.warning(
-            "model: %s: forward reads self.training, which is false here in training, too, so that what it does then, "
+            "model: %s: its code reads self.training, which is false here in training, too, so that what it does then, "
             "such as F.dropout, is left out; use layers such as nn.Dropout", ", ".join(sorted(asking)),
         )  # fmt: skip
 
 
-def _code(kind: type[nn.Module]) -> CodeType | None:
-    return getattr(kind.forward, "__code__", None)
+def _codes(kind: type[nn.Module]) -> list[CodeType]:
+    """That of a class's own functions but `train`, also of decorated ones."""
+    functions = [inspect.unwrap(each) for name, each in vars(kind).items() if callable(each) and name != "train"]
+    return [each.__code__ for each in functions if isinstance(each, FunctionType)]
+
+
+def refuse_another_head(head: nn.Linear) -> None:
+    """Raise TypeError for a head that computes something else than an ordinary linear layer, as which algorithms use
+    it."""
+    plain = type(head) in (nn.Linear, Linear) and not (head._forward_hooks or head._forward_pre_hooks)
+    right = "must be an ordinary nn.Linear, without hooks and parametrizations; a net without a head may be any module"
+    if not plain:
+        raise TypeError(f"head: {type(head).__name__} {right}")
+
+
+def _refuse_odd_weights(net: nn.Module) -> None:
+    for path, weight in net.named_parameters():
+        if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+            raise TypeError(
+                f"{path}: hooks of weights are not called here; change gradients in an algorithm's `correct`"
+            )
+        if weight.is_complex():
+            raise TypeError(f"{path}: complex weights cannot be trained here")
 
 
 def _refuse_impure(path: str, layer: nn.Module) -> None:
@@ -86,6 +113,8 @@ def _refuse_impure(path: str, layer: nn.Module) -> None:
         raise TypeError(f"{path}: {kind} has no pure form here")
     elif any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values()):
         raise TypeError(f"{path}: spectral_norm has no pure form here")
+    elif isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (odd := [key for key in _ODD if getattr(layer, key)]):
+        raise TypeError(f"{path}: {kind} must be without {', '.join(odd)}")
     elif isinstance(layer, nn.MultiheadAttention) and layer.dropout > 0:
         raise TypeError(f"{path}: MultiheadAttention must be without dropout (set its attribute `dropout` to 0)")
     elif isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:

@@ -1,7 +1,5 @@
 """Quantity skew on top of any partition: clients keep unequal shares of the examples that it gave them."""
 
-from math import inf
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,9 +14,9 @@ def thinned(parts: list[Tensor], labels: Tensor, alpha: float, seed: int) -> lis
     client with the largest share keeps all. Label distributions stay as they are, up to rounding.
 
     parts: example ids of each client; labels: of all examples. Examples that no client keeps are not used; partitions
-    with a `quantity_alpha` of their own use all. Raises ConfigError for an alpha that is not above 0 and finite.
+    with a `quantity_alpha` of their own use all. Raises ConfigError for an alpha that is not in (0, 1e12].
     """
-    require(0 < alpha < inf, "partition.quantity_skew", alpha, "must be above 0 and finite, or null")
+    require(0 < alpha <= 1e12, "partition.quantity_skew", alpha, "must be above 0 and at most 1e12, or null")
     random = numpy_generator(seed, "quantity skew")
     share = random.dirichlet(np.full(len(parts), alpha))
     return [_some(part, labels[part], keep, random) for part, keep in zip(parts, share / share.max())]

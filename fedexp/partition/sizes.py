@@ -1,7 +1,5 @@
 """The number of examples of each client, and the examples of each class."""
 
-from math import inf
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,7 +21,12 @@ def client_sizes(examples: int, clients: int, quantity_alpha: float | None, rand
     )  # fmt: skip
     if quantity_alpha is None:
         return np.full(clients, examples // clients) + (np.arange(clients) < examples % clients)
-    require(0 < quantity_alpha < inf, "partition.quantity_alpha", quantity_alpha, "must be above 0 and finite, or null")
+    require(
+        0 < quantity_alpha <= 1e12,
+        "partition.quantity_alpha",
+        quantity_alpha,
+        "must be above 0 and at most 1e12, or null",
+    )
     share = random.dirichlet(np.full(clients, quantity_alpha))
     return rounded(share * (examples - clients), examples - clients) + 1
 

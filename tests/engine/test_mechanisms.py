@@ -104,6 +104,34 @@ def test_local_settings_agree(change):
     assert_mechanisms_agree(ALGORITHMS["fedprox"], "norm", local=local)
 
 
+class Masked(nn.Module):
+    """With a mask of truth values and a weight that is a single number."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("mask", torch.arange(64) % 3 > 0)
+
+    def forward(self, x):
+        return x.mean(1).flatten(1) * self.mask * self.scale
+
+
+def test_masks_stay_and_single_numbers_are_trained_and_clipped(monkeypatch):
+    import worlds
+
+    def masked(*arguments):
+        torch.manual_seed(0)
+        return Model(Classifier(Masked(), nn.Linear(64, 4)).double())
+
+    monkeypatch.setattr(worlds, "make_model", masked)
+    local, found = Local(**{**vars(LOCAL), "max_grad_norm": 0.1}), []
+    for mechanism in ("workers", "vectorized"):
+        params = dict(worlds.play(FedAvg(), mechanism=mechanism, local=local)["params"])
+        assert params.pop("encoder.mask").equal(torch.arange(64) % 3 > 0) and float(params["encoder.scale"]) != 1.5
+        found.append({"params": params})
+    assert gap(*found) < 1e-9
+
+
 def test_augmentation_agrees():
     transform = Transform(mean=[0.5], std=[0.25], crop=8, pad=2, pad_mode="reflect", flip=True, rotate=10.0)
     assert_mechanisms_agree(FedAvg(), transform=transform)

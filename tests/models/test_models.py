@@ -1,5 +1,7 @@
 """Parameter counts of every model, the split into encoder and head, and the pure layers."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -190,8 +192,10 @@ def test_pure_dropout_keeps_its_share_and_follows_its_key():
     net = purify(nn.Sequential(nn.Dropout(0.25), nn.Dropout2d(0.5)))
     x = torch.ones(50, 20, 4, 4)
     with training(None, torch.tensor(3)):
-        first, again = net[0](x), net[0](x)
+        first = net[0](x)
         channels = net[1](x)
+    with training(None, torch.tensor(3)):
+        again = net[0](x)
     with training(None, torch.tensor(4)):
         other = net[0](x)
     assert torch.equal(first, again)
@@ -203,6 +207,82 @@ def test_pure_dropout_keeps_its_share_and_follows_its_key():
     assert torch.equal(net(x), x)  # outside training: nothing is dropped
     with training(None, torch.tensor(3)):
         assert torch.equal(purify(nn.Dropout(1.0))(x), torch.zeros_like(x))
+
+
+class Twice(nn.Module):
+    """Uses one dropout, or one batch normalisation, twice."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return torch.cat([self.layer(x), self.layer(x + 1 - x)], 1)
+
+
+def test_a_dropout_used_twice_has_other_noise_each_time_and_the_same_in_the_next_call():
+    model = Model(Classifier(Twice(nn.Dropout(0.5)), nn.Linear(2000, 2)))
+    params, x = model.params(), torch.ones(4, 1000)
+    with training(None, torch.tensor(3)):
+        found, again = model.encode(params, x), model.encode(params, x)
+    first, second = (found != 0).chunk(2, 1)
+    assert 0.45 < float((first == second).double().mean()) < 0.55 and torch.equal(found, again)
+
+
+def test_batch_norm_used_twice_keeps_statistics_of_both():
+    torch.manual_seed(0)
+    theirs, model = Twice(nn.BatchNorm1d(3)), Model(Classifier(Twice(nn.BatchNorm1d(3)), nn.Linear(6, 2)))
+    x = torch.rand(5, 3)
+    expected = theirs.train()(x)
+    for _ in range(2):  # a second call begins anew
+        with training(None, torch.tensor(0)) as now:
+            torch.testing.assert_close(model.encode(model.params(), x), expected)
+    for name, value in now.statistics.items():
+        torch.testing.assert_close(value, theirs.get_buffer(name.removeprefix("encoder.")))
+
+
+def test_what_a_net_s_own_train_keeps_in_evaluation_mode_stays_there():
+    """As is usual in fine-tuning: batch normalisation frozen."""
+
+    class Frozen(nn.Sequential):
+        def train(self, mode=True):
+            super().train(mode)
+            self[0].eval()
+            return self
+
+    torch.manual_seed(0)
+    net = Frozen(nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+    theirs, x = copy.deepcopy(net).train(), torch.rand(5, 3)
+    expected = theirs(x)
+    with training(None, torch.tensor(0)) as now:
+        torch.testing.assert_close(purify(net)(x), expected)
+    assert {*now.statistics} == {"1.running_mean", "1.running_var"}
+
+
+def test_weights_and_settings_that_have_no_effect_here_are_refused():
+    hooked = nn.Linear(3, 3)
+    hooked.weight.register_hook(lambda grad: grad * 0)
+    with pytest.raises(TypeError, match=r"^0\.weight: hooks of weights are not called here"):
+        purify(nn.Sequential(hooked))
+    with pytest.raises(TypeError, match=r"^0\.weight: complex weights cannot be trained"):
+        purify(nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64)))
+    for setting in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}):
+        with pytest.raises(TypeError, match=f"0: Embedding must be without {next(iter(setting))}"):
+            purify(nn.Sequential(nn.Embedding(5, 3, **setting)))
+
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return super().forward(F.normalize(x, dim=1))
+
+
+@pytest.mark.parametrize(
+    "head", [Cosine(3, 2), nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))], ids=["own", "normed"]
+)
+def test_a_head_that_is_not_plainly_linear_is_refused(head):
+    with pytest.raises(TypeError, match=r"^head: \w+ must be an ordinary nn\.Linear"):
+        Model(Classifier(nn.Flatten(), head))
+    Model(nn.Sequential(nn.Flatten(), head))  # a net that is not split may end as it likes
 
 
 def test_layers_without_a_pure_form_are_refused():
@@ -285,10 +365,14 @@ def test_attention_without_dropout_is_accepted():
 def test_functional_dropout_is_off_of_which_a_warning_tells(caplog):
     class Noisy(nn.Module):
         def forward(self, x):
+            return self.noisy(x)
+
+        @torch.no_grad()
+        def noisy(self, x):
             return nn.functional.dropout(x, 0.5, self.training)
 
     model = Model(Classifier(Noisy(), nn.Linear(50, 2)))
-    assert "model: Noisy: forward reads self.training, which is false here" in caplog.text
+    assert "model: Noisy: its code reads self.training, which is false here" in caplog.text
     x = torch.rand(4, 50)
     assert torch.equal(model.encode(model.params(), x), x)
 
