@@ -156,10 +156,11 @@ class Viewing(nn.Module):
 
     def __init__(self, classes):
         super().__init__()
-        self.convolution, self.linear = nn.Conv2d(1, 2, 3), nn.Linear(72, classes)
+        self.convolutions = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 3))
+        self.linear = nn.Linear(32, classes)
 
     def forward(self, x):
-        return self.linear(self.convolution(x).view(-1, 72))
+        return self.linear(self.convolutions(x).view(-1, 32))
 
 
 @pytest.mark.parametrize(
