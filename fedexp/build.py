@@ -27,6 +27,7 @@ from fedexp.measure import Measure
 from fedexp.measure.reference import Reference
 from fedexp.models import Model, pretrained
 from fedexp.models.convolution import channels_last
+from fedexp.models.purify import using
 from fedexp.partition.quantity import thinned
 from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
@@ -225,6 +226,7 @@ def _try_out(model: Model, world: World, config: DictConfig) -> None:
         right = f"cannot take examples of shape {list(x.shape)}{tokens} ({_in_short(error)})"
         raise ConfigError(key, target, right) from error
     _try_memory_format(model, params, x, key, target)
+    _refuse_recomputation(model, params, x, key, target)
     shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     wanted = [len(x), world.classes]
     require(shape == wanted, key, target, f"must give logits of shape {wanted} for {len(x)} examples; it gave {shape}")
@@ -240,6 +242,26 @@ def _try_memory_format(model: Model, params: Params, x: torch.Tensor, key: str, 
     except RuntimeError as error:
         right = "images and weights lie in channels-last memory here, which .view() may not take; use .reshape() or "
         raise ConfigError(key, target, f"{right}.flatten(1) ({_in_short(error)})") from error
+
+
+def _refuse_recomputation(model: Model, params: Params, x: torch.Tensor, key: str, target: str) -> None:
+    """Raise ConfigError for a model of which parts are computed again in the backward pass (torch.utils.checkpoint).
+    They would then be computed with the net's first weights, and gradients would be wrong."""
+    if not using(model.net, "checkpoint"):
+        return
+    calls: list[nn.Module] = []
+    weights = {name: leaf.requires_grad_() if name in model.weights else leaf for name, leaf in params.items()}
+    hooks = [layer.register_forward_pre_hook(lambda layer, _: calls.append(layer)) for layer in model.net.modules()]
+    try:
+        logits = model(weights, x)
+        forward = len(calls)
+        torch.autograd.grad(logits.sum(), [weights[name] for name in model.weights], allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    again = type(calls[-1]).__name__
+    right = f"computes {again} again in the backward pass, which is not supported; do without torch.utils.checkpoint"
+    require(len(calls) == forward, key, target, right)
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:

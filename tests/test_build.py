@@ -9,6 +9,7 @@ import torch
 from composing import composed
 from program import SMALL
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fedexp.build import build_context, build_dataset, build_stages
 from fedexp.config.schema import check
@@ -161,6 +162,26 @@ class Viewing(nn.Module):
 
     def forward(self, x):
         return self.linear(self.convolutions(x).view(-1, 32))
+
+
+class Recomputing(nn.Module):
+    def __init__(self, classes, on):
+        super().__init__()
+        self.body, self.head, self.on = nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), nn.Linear(5, classes), on
+
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False) if self.on else self.body(x))
+
+
+def test_a_model_that_computes_parts_again_is_refused(monkeypatch):
+    """The second computation would take the net's first weights."""
+    models = ModuleType("models_of_mine")
+    models.recomputing = lambda shape, classes, on=True, **keys: Recomputing(classes, on)
+    monkeypatch.setitem(sys.modules, "models_of_mine", models)
+    target = "model._target_=models_of_mine.recomputing"
+    with pytest.raises(ConfigError, match=f"^{re.escape(target)}: computes Linear again in the backward pass"):
+        built(target)
+    built(target, "+model.on=false")
 
 
 @pytest.mark.parametrize(
