@@ -4,6 +4,7 @@ Pictures are decoded once into a cache beside them (ROOT/.fedexp-*.pt), which is
 folder's listing (names, sizes, times) and rebuilt when that has changed.
 """
 
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,9 @@ from fedexp.data.cache import cached
 from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 
-_PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"}
+log = logging.getLogger(__name__)
+
+_PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 _MOST_PIXELS = 50_000_000
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit: max_pixels is checked instead
 
@@ -64,13 +67,17 @@ cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is not par
 
 def _pictures(root: str, folder: Path) -> list[Path]:
     require(folder.is_dir(), "dataset.root", root, f"has no folder {folder.name}/ with a folder for each class")
-    found = sorted(
+    files = sorted(
         Path(path, name)
         for path, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if Path(name).suffix.lower() in _PICTURES and Path(path) != folder
+        if Path(path) != folder and not name.startswith(".")
     )
+    found = [file for file in files if file.suffix.lower() in _PICTURES]
     require(bool(found), "dataset.root", root, f"{folder.name}/ holds no pictures in class folders")
+    if others := sorted({file.suffix or file.name for file in files} - {file.suffix for file in found}):
+        count = len(files) - len(found)
+        log.warning("dataset.root=%s: %d files are no pictures, and left out: %s", folder, count, ", ".join(others))
     return found
 
 

@@ -23,10 +23,11 @@ def load(
     """The train x and y and test x and y of chosen users, and the user of each training example.
 
     what, place: as in `_read`; number, more_than, purpose, seed: as in `choose`, of train and test examples together;
-    examples: the checked arrays x and y of a user, by its name and file. A user may lack one of the parts.
+    examples: the checked arrays x and y of a user, by its name and file. Users without training examples are left out.
     """
     parts = {part: _read(base / part, what, place) for part in ("train", "test")}
-    total = {name: sum(_count(part, name) for part in parts.values()) for name in parts["train"]}
+    trained = [name for name in parts["train"] if _count(parts["train"], name)]
+    total = {name: sum(_count(part, name) for part in parts.values()) for name in trained}
     chosen = choose(total, number, more_than, purpose, seed, f"{what}s")
     tensors = []
     for part, users in parts.items():

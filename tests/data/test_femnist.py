@@ -102,6 +102,14 @@ def respell(leaf, part, change):
     return file
 
 
+def test_writers_without_training_examples_are_left_out(leaf):
+    """Their test examples with them."""
+    respell(leaf, "train", lambda users: users["f0002_07"].update(x=[], y=[]))
+    data = femnist(str(leaf), Transform(), writers=None, more_than=0)
+    assert data.owners.tolist() == [0] * 6 + [1] * 3 + [2] * 9 and len(data.test_y) == 2 + 1 + 1
+    assert [len(part) for part in natural(data, 3, seed=0)] == [6, 3, 9]
+
+
 def put(writer, key, row, value):
     """The change that puts a value in the place of an example's label, or of its first pixel."""
 

@@ -37,6 +37,15 @@ def test_reads_classes_in_order(folder):
     assert data.owners is None
 
 
+def test_other_files_are_left_out_and_named(folder, caplog):
+    paint(folder / "train" / "dog" / "3.TIF", 103)
+    for name in ("notes.txt", "scan.dcm", ".hidden"):
+        (folder / "train" / "cat" / name).write_text("no picture")
+    data = image_folder(str(folder), Transform())
+    assert data.train_x[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102, 103]
+    assert "2 files are no pictures, and left out: .dcm, .txt" in caplog.text
+
+
 def test_cache_is_used_and_rebuilt_when_the_folder_changes(folder):
     image_folder(str(folder), Transform())
     cache = next(folder.glob(".fedexp-*.pt"))

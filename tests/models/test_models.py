@@ -339,6 +339,7 @@ def test_layers_that_change_weights_in_training_are_refused():
         purify(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.BatchNorm1d(3))))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_transformer_that_leaves_padding_out_trains_in_either_form():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
