@@ -24,6 +24,9 @@ def emd(
     class and lowers the others equally. `distribution` is the number of the draw for one seed.
     """
     classes = dataset.classes
+    require(
+        classes > 1, "partition", "emd", f"needs several classes, and {dataset.name} has one; use another partition"
+    )
     largest = 2 * (1 - 1 / classes)
     require(
         0 <= target <= largest + 1e-9, "partition.target", target,

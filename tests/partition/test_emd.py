@@ -94,3 +94,8 @@ def test_what_cannot_be_made_is_an_error(mnist, clients, wanted, key):
     with pytest.raises(ConfigError) as error:
         emd(mnist, clients, 0, **wanted)
     assert error.value.key == key
+
+
+def test_a_data_set_of_one_class_is_refused():
+    with pytest.raises(ConfigError, match=r"^partition=emd: needs several classes, and made has one"):
+        emd(make_dataset(np.zeros(20, dtype=int)), 2, 0, target=0)
