@@ -88,8 +88,8 @@ def loss_without_padding(ignored: Tensor) -> None:
     if not ignored:
         _refuse(
             "loss", "a mean over the examples that count, by batch.mean(values) or batch.cross_entropy(logits), not "
-            "by .mean() or F.cross_entropy, and a model must compute each example by itself: it depends on the padding "
-            "of batches where clients train at once",
+            "by .mean() or F.cross_entropy, and a model must compute each example by itself; this loss depends on the "
+            "padding of batches where clients train at once",
         )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def _warn_of_own_training(net: nn.Module) -> None:
     """Warn of layers that are not PyTorch's and ask whether they are being trained."""
     if asking := using(net, "training"):
         log.warning(
-            "model: %s: its code reads self.training, which is false here in training, too, so that what it does then, "
+            "model: %s: its code reads self.training, which is false here even in training, so that what it does then, "
             "such as F.dropout, is left out; use layers such as nn.Dropout", ", ".join(asking),
         )  # fmt: skip
 

@@ -32,8 +32,8 @@ class AdaptiveClipping(DpFedAvg):
 
     @property
     def needs_all(self) -> str:
-        same = "the share of updates that are not clipped is one of clients_per_round, whoever answers"
-        return "" if self.quantile == 0.5 else f"{same}, so that only privacy.quantile=0.5 is reached without some"
+        why = "it divides the number of unclipped updates by clients_per_round, and with fewer answers can reach only "
+        return "" if self.quantile == 0.5 else f"{why}privacy.quantile=0.5"
 
     def check(self, ctx: Context, sampling: str | None) -> None:
         super().check(ctx, sampling)

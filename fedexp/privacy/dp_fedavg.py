@@ -6,9 +6,9 @@ clients count alike, and K is the expected size of a cohort: dividing by the act
 Epsilon is computed after every round by Google's dp-accounting, from z, the way clients are drawn and the number of
 rounds. If each client is drawn independently (selection=poisson), neighbouring data sets differ in one client more or
 less, and the sum's sensitivity is C. If K of N are drawn, they differ in one client that is replaced by another: the
-sensitivity is 2 C and the accountant's noise multiplier z / 2; where that bound is above the one for all N taking part,
-which holds as well, epsilon is the latter. For that case the column `epsilon_if_poisson` has the
-value of the Poisson formula: papers often report it, but clients were not drawn in that way.
+sensitivity is 2 C and the accountant's noise multiplier z / 2. The bound for all N clients taking part holds there as
+well, and epsilon is the smaller of the two. For that case the column `epsilon_if_poisson` has the value of the Poisson
+formula: papers often report it, but clients were not drawn in that way.
 
 What a compression makes longer than C is clipped once more, which makes unbiased compressions biased. Error feedback
 knows nothing of that, and is refused.
