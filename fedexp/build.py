@@ -1,5 +1,6 @@
 """From a checked config to the objects of a run: data, context, algorithm, measures, reference, tracker."""
 
+import copy
 import difflib
 import inspect
 import logging
@@ -25,9 +26,8 @@ from fedexp.engine import Context
 from fedexp.errors import ConfigError, require
 from fedexp.measure import Measure
 from fedexp.measure.reference import Reference
-from fedexp.models import Model, pretrained
+from fedexp.models import Model, pretrained, trial
 from fedexp.models.convolution import channels_last
-from fedexp.models.purify import using
 from fedexp.partition.quantity import thinned
 from fedexp.randomness import generator, key
 from fedexp.record.tracker import Tracker
@@ -198,22 +198,42 @@ def build_model(config: DictConfig, world: World) -> Model:
     source = of_fedexp(config, "model", "pretrained")
     if source is not None:
         pretrained.load(net, str(source))
+    named, target = "model._target_", config.model["_target_"]
+    plain = None if target.startswith("fedexp.") else copy.deepcopy(net)  # fedexp's own models are compared by tests
     try:
         model = Model(net.to(world.device, world.dtype))
     except TypeError as error:  # a layer that cannot be used here
-        raise ConfigError("model._target_", config.model["_target_"], str(error)) from error
+        raise ConfigError(named, target, str(error)) from error
     except _REFUSALS as error:
-        raise ConfigError("model._target_", config.model["_target_"], f"cannot be used ({_in_short(error)})") from error
+        raise ConfigError(named, target, f"cannot be used ({_in_short(error)})") from error
     model.pretrained = source
-    _try_out(model, world, config)
+    require(bool(model.weights), named, target, "has no weights to train")
+    _try_out(model, world, named, target)
+    if plain is not None:
+        _compare(model, plain.to(world.dtype), world, target, section(config, "local").weight_decay)
     return model
 
 
-def _try_out(model: Model, world: World, config: DictConfig) -> None:
-    """Raise ConfigError unless a model has weights to train and gives a logit for each class, also for the data set's
-    largest token. Tokens are tried on the CPU: on a GPU one that an embedding lacks ends the process."""
-    key, target = "model._target_", config.model["_target_"]
-    require(bool(model.weights), key, target, "has no weights to train")
+def _compare(model: Model, plain: nn.Module, world: World, target: str, weight_decay: float) -> None:
+    """Raise ConfigError for a model that would not train here as in PyTorch, and warn of one that nearly does."""
+    x = world.prepare_test(slice(8))
+    x = x.cpu() if world.tokens else x
+    try:
+        unused = trial.compare(model, plain, torch.cat([x, x]) if len(x) == 1 else x, target)
+    except ConfigError:
+        raise
+    except _REFUSALS as error:
+        raise ConfigError("model._target_", target, f"cannot be trained ({_in_short(error)})") from error
+    if unused and weight_decay:
+        log.warning(
+            "model: no gradient of the loss reaches %s; unless the algorithm uses them, local.weight_decay still "
+            "shrinks them, which it would not in PyTorch", ", ".join(unused),
+        )  # fmt: skip
+
+
+def _try_out(model: Model, world: World, key: str, target: str) -> None:
+    """Raise ConfigError unless a model gives a logit for each class, also for the data set's largest token. Tokens are
+    tried on the CPU: on a GPU one that an embedding lacks ends the process."""
     params, x, tokens = model.params(), world.prepare_test(slice(2)), ""
     if world.tokens:
         largest = int(max(world.x.max(), world.test_x.max()))
@@ -226,7 +246,6 @@ def _try_out(model: Model, world: World, config: DictConfig) -> None:
         right = f"cannot take examples of shape {list(x.shape)}{tokens} ({_in_short(error)})"
         raise ConfigError(key, target, right) from error
     _try_memory_format(model, params, x, key, target)
-    _refuse_recomputation(model, params, x, key, target)
     shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     wanted = [len(x), world.classes]
     require(shape == wanted, key, target, f"must give logits of shape {wanted} for {len(x)} examples; it gave {shape}")
@@ -242,26 +261,6 @@ def _try_memory_format(model: Model, params: Params, x: torch.Tensor, key: str, 
     except RuntimeError as error:
         right = "images and weights lie in channels-last memory here, which .view() may not take; use .reshape() or "
         raise ConfigError(key, target, f"{right}.flatten(1) ({_in_short(error)})") from error
-
-
-def _refuse_recomputation(model: Model, params: Params, x: torch.Tensor, key: str, target: str) -> None:
-    """Raise ConfigError for a model of which parts are computed again in the backward pass (torch.utils.checkpoint).
-    They would then be computed with the net's first weights, and gradients would be wrong."""
-    if not using(model.net, "checkpoint"):
-        return
-    calls: list[nn.Module] = []
-    weights = {name: leaf.requires_grad_() if name in model.weights else leaf for name, leaf in params.items()}
-    hooks = [layer.register_forward_pre_hook(lambda layer, _: calls.append(layer)) for layer in model.net.modules()]
-    try:
-        logits = model(weights, x)
-        forward = len(calls)
-        torch.autograd.grad(logits.sum(), [weights[name] for name in model.weights], allow_unused=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    again = type(calls[-1]).__name__
-    right = f"computes {again} again in the backward pass, which is not supported; do without torch.utils.checkpoint"
-    require(len(calls) == forward, key, target, right)
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:

@@ -9,7 +9,6 @@ import torch
 from composing import composed
 from program import SMALL
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from fedexp.build import build_context, build_dataset, build_stages
 from fedexp.config.schema import check
@@ -164,24 +163,32 @@ class Viewing(nn.Module):
         return self.linear(self.convolutions(x).view(-1, 32))
 
 
-class Recomputing(nn.Module):
-    def __init__(self, classes, on):
+def test_a_model_that_trains_otherwise_than_in_pytorch_is_refused(monkeypatch, caplog):
+    """It uses a layer in a way that misses its weights, or one whose weights no gradient reaches."""
+    models = ModuleType("models_of_mine")
+    models.listing = lambda shape, classes, **keys: Listing(classes, listed=True)
+    models.leaving_out = lambda shape, classes, **keys: Listing(classes, listed=False)
+    monkeypatch.setitem(sys.modules, "models_of_mine", models)
+    target = "model._target_=models_of_mine.listing"
+    with pytest.raises(ConfigError, match=f"^{re.escape(target)}: trains otherwise here than in an ordinary PyTorch"):
+        built(target)
+    built("model._target_=models_of_mine.leaving_out", "local.weight_decay=0")
+    assert not caplog.records
+    built("model._target_=models_of_mine.leaving_out", "local.weight_decay=0.01")
+    assert "model: no gradient of the loss reaches linear.bias; unless the algorithm uses them" in caplog.text
+
+
+class Listing(nn.Module):
+    """listed: its weight is used from a list, where nothing can take its place; otherwise its bias is not used."""
+
+    def __init__(self, classes, listed):
         super().__init__()
-        self.body, self.head, self.on = nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), nn.Linear(5, classes), on
+        self.linear, self.listed = nn.Linear(64, classes), listed
+        self.weights = [self.linear.weight]
 
     def forward(self, x):
-        return self.head(checkpoint(self.body, x, use_reentrant=False) if self.on else self.body(x))
-
-
-def test_a_model_that_computes_parts_again_is_refused(monkeypatch):
-    """The second computation would take the net's first weights."""
-    models = ModuleType("models_of_mine")
-    models.recomputing = lambda shape, classes, on=True, **keys: Recomputing(classes, on)
-    monkeypatch.setitem(sys.modules, "models_of_mine", models)
-    target = "model._target_=models_of_mine.recomputing"
-    with pytest.raises(ConfigError, match=f"^{re.escape(target)}: computes Linear again in the backward pass"):
-        built(target)
-    built(target, "+model.on=false")
+        weight, bias = (self.weights[0], self.linear.bias) if self.listed else (self.linear.weight, None)
+        return nn.functional.linear(x.flatten(1), weight, bias)
 
 
 @pytest.mark.parametrize(

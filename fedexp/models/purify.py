@@ -55,18 +55,13 @@ def purify(net: nn.Module) -> nn.Module:
 
 def _warn_of_own_training(net: nn.Module) -> None:
     """Warn of layers that are not PyTorch's and ask whether they are being trained."""
-    if asking := using(net, "training"):
+    kinds = {type(layer) for layer in net.modules()}
+    own = {kind for kind in kinds if not kind.__module__.startswith(("torch.nn.", "fedexp.models.layers"))}
+    if asking := sorted(kind.__name__ for kind in own if any("training" in code.co_names for code in _codes(kind))):
         log.warning(
             "model: %s: its code reads self.training, which is false here even in training, so that what it does then, "
             "such as F.dropout, is left out; use layers such as nn.Dropout", ", ".join(asking),
         )  # fmt: skip
-
-
-def using(net: nn.Module, name: str) -> list[str]:
-    """The classes of layers that are not PyTorch's and in whose code this name occurs."""
-    kinds = {type(layer) for layer in net.modules()}
-    own = {kind for kind in kinds if not kind.__module__.startswith(("torch.nn.", "fedexp.models.layers"))}
-    return sorted(kind.__name__ for kind in own if any(name in code.co_names for code in _codes(kind)))
 
 
 def _codes(kind: type[nn.Module]) -> list[CodeType]:
