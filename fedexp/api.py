@@ -43,6 +43,7 @@ from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import ConfigError, require
 from fedexp.global_model import GlobalModel
 from fedexp.models import Model
+from fedexp.randomness import seeded
 from fedexp.record.folder import RunFolder
 from fedexp.record.status import DONE
 from fedexp.record.terminal import lasting_output, log_to_terminal
@@ -161,7 +162,7 @@ class Run:
         dataset = build_dataset(config)
         stored = tuple(dataset.train_x.shape[1:])
         shape = dataset.transform.shape(stored)
-        with torch.random.fork_rng(devices=[]):
+        with seeded(0):  # its first weights are not used
             net = construct(self.config.model, shape=shape, classes=dataset.classes)
         algorithm, model = build_algorithm(self.config), Model(net.to(dtype))
         tokens = are_tokens(dataset.train_x)

@@ -29,7 +29,7 @@ from fedexp.measure.reference import Reference
 from fedexp.models import Model, pretrained, trial
 from fedexp.models.convolution import channels_last
 from fedexp.partition.quantity import thinned
-from fedexp.randomness import generator, key
+from fedexp.randomness import generator, key, seeded
 from fedexp.record.tracker import Tracker
 from fedexp.tree import Params
 from fedexp.world import Noise, World
@@ -94,7 +94,8 @@ def _call(group: str, keys: dict[str, Any], target: str, given: dict[str, Any]) 
 
 def build_dataset(config: DictConfig) -> Dataset:
     """All examples, on the CPU. Where the CPU also trains, the training examples are in channels-last memory."""
-    dataset: Dataset = construct(config.dataset)
+    with seeded(key(0, "dataset")):  # runs of all seeds share it
+        dataset: Dataset = construct(config.dataset)
     on_cpu = section(config, "hardware").torch_device.type == "cpu"
     return replace(dataset, train_x=channels_last(dataset.train_x)) if on_cpu else dataset
 
@@ -121,7 +122,8 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
         config.clients <= count, "clients", config.clients,
         f"there are only {count} training examples to share; use at most as many clients",
     )  # fmt: skip
-    parts = construct(config.partition, dataset=dataset, clients=config.clients, seed=config.seed)
+    with seeded(key(config.seed, "partition")):
+        parts = construct(config.partition, dataset=dataset, clients=config.clients, seed=config.seed)
     for part in parts:
         ids = isinstance(part, torch.Tensor) and part.dim() == 1 and part.dtype == torch.int64
         require(
@@ -192,8 +194,7 @@ def hold_out(parts: list[torch.Tensor], share: float, seed: int) -> tuple[list[t
 def build_model(config: DictConfig, world: World) -> Model:
     """The initial model on the device, which for one seed is the same for every algorithm. Its weights are random, or
     those of the file model.pretrained in all layers below the head."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(config.seed, "model"))
+    with seeded(key(config.seed, "model")):
         net = construct(config.model, shape=world.shape, classes=world.classes)
     source = of_fedexp(config, "model", "pretrained")
     if source is not None:

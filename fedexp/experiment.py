@@ -17,6 +17,7 @@ from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import Interrupted, ProcessLost, require
 from fedexp.measure import accuracy
 from fedexp.measure.evaluation import Evaluation
+from fedexp.randomness import key, seeded
 from fedexp.record.display import Display
 from fedexp.record.folder import RunFolder
 from fedexp.record.history import Row
@@ -91,7 +92,8 @@ class Experiment:
         status, added = Status.FAILED, {}
         try:
             state, ended = self._all_stages(state)
-            added = self._finish(state)
+            with seeded(key(self.config.seed, "last files")):
+                added = self._finish(state)
             status = ended  # only now: a finished run has all of its files
         except ProcessLost:
             status = Status.INTERRUPTED
@@ -109,7 +111,8 @@ class Experiment:
         """The State at the end, and finished or diverged."""
         first = state["stage"] if state else 0
         for number, stage in enumerate(self.stages[first:], first):
-            state = self._enter(number, state)
+            with seeded(key(self.config.seed, "stage", number)):
+                state = self._enter(number, state)
             state, ended = self._rounds(stage, state)
             if ended == Status.DIVERGED:
                 break
@@ -166,9 +169,10 @@ class Experiment:
             if stage.counted:
                 self.reference.follow(state["round"] + 1)
             began = time.monotonic()
-            done = one_round(stage.algorithm, state, self.ctx)
-            due = stage.counted and self.evaluation.is_due(done.number)
-            row, tables = self.evaluation.row(stage, done) if due else (None, {})
+            with seeded(key(self.config.seed, "server", state["stage"], state["round"])):
+                done = one_round(stage.algorithm, state, self.ctx)
+                due = stage.counted and self.evaluation.is_due(done.number)
+                row, tables = self.evaluation.row(stage, done) if due else (None, {})
         except Interrupted:
             self.recorder.save(state)
             raise

@@ -5,6 +5,9 @@ the order in which clients train, nor on how many train at once, nor on where a 
 """
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -27,6 +30,22 @@ def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
 def numpy_generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
     """The same for numpy's algorithms."""
     return np.random.default_rng(key(seed, purpose, *where))
+
+
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Within this block the global generators of Python, NumPy and PyTorch's CPU start from this key; then they are as
+    before. So what draws from them, such as fresh layers or a user's own code, draws the same again."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  # a user's code draws there
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
+    torch.default_generator.manual_seed(key)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
 
 
 def mix(value: Tensor) -> Tensor:

@@ -1,9 +1,13 @@
 """Keyed randomness: named by use, uniform, the same for one client and for a cohort."""
 
+import random
+
+import numpy as np
 import torch
 from scipy import stats
+from torch import nn
 
-from fedexp.randomness import generator, key, numpy_generator, uniform
+from fedexp.randomness import generator, key, numpy_generator, seeded, uniform
 
 
 def test_keys_name_uses():
@@ -40,3 +44,21 @@ def test_hashed_numbers_do_not_depend_on_company():
 def test_hashed_numbers_stay_below_one_where_float32_rounds_up():
     numbers = uniform(torch.tensor([15816853]), 2)
     assert 1 - 2**-23 < numbers.max() < 1
+
+
+def test_global_generators_are_seeded_within_a_block_and_then_as_before():
+    def drawn():
+        return [random.random(), np.random.random(), float(torch.rand(())), nn.Linear(1, 1).weight.item()]  # noqa: NPY002
+
+    with seeded(1):
+        expected = drawn()
+    with seeded(1):
+        with seeded(key(0, "x")):
+            first = drawn()
+            with seeded(key(0, "y")):
+                inner = drawn()
+            outer = drawn()
+        assert drawn() == expected
+    with seeded(key(0, "x")):
+        assert [drawn(), drawn()] == [first, outer]
+    assert all(a != b for a, b in zip(first, inner))

@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import sys
 import time
+from types import ModuleType
 
 import pytest
+import torch
 from program import FEW, fork, metrics, only_folder, result, run, same_results, wait_for_rounds
 
 CLOCK = ("seconds", "samples_per_second")
@@ -40,6 +43,49 @@ def test_more_rounds_go_on_where_a_finished_run_has_ended(monkeypatch, tmp_path,
         assert metrics(tmp_path / "whole")["stage"].tolist() == ["encoders", *["head"] * 4]
         assert run(monkeypatch, tmp_path / "parts", *words, "rounds=1") == 2  # as it would be refused alone
         assert "after rounds 2, 3, 4, 5: ask for one of these" in capfd.readouterr().err
+
+
+DRAWING = """
+import random
+from dataclasses import dataclass
+import numpy as np
+import torch
+from fedexp.algorithms.fedavg import FedAvg
+
+def parts(dataset, clients, seed):
+    return list(torch.from_numpy(np.random.permutation(len(dataset.train_y))).tensor_split(clients))
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(FedAvg):
+    def init(self, ctx, params): return {**super().init(ctx, params), "seen": torch.rand(())}
+    def inspect(self, model, download, memory, examples): return {"scale": torch.rand(())}
+    def loss(self, model, params, batch, client):
+        noisy = batch._replace(x=batch.x + random.random() * torch.randn_like(batch.x))
+        return client.found["scale"] * super().loss(model, params, noisy, client)
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        after = super().aggregate(state, ids, uploads, ctx, gen)
+        moved = {name: leaf + 0.01 * np.random.normal() for name, leaf in after["params"].items()}
+        return {**after, "params": moved, "seen": state["seen"] + random.random()}
+    def metrics(self, state, ctx): return {"seen": float(state["seen"])}
+"""
+
+
+def test_own_code_that_draws_from_global_generators_draws_the_same_again(monkeypatch, tmp_path, capfd):
+    """In hooks of a client and of the server, in a partition, after a resume and in any number of workers."""
+    module = ModuleType("drawing")
+    exec(DRAWING, vars(module))
+    monkeypatch.setitem(sys.modules, "drawing", module)
+    own = ["algorithm=own", "algorithm._target_=drawing.Drawing", "partition=own", "partition._target_=drawing.parts"]
+    words = [*FEW[:-1], *own]
+    for place, *more in (("parts", "rounds=2"), ("parts", "rounds=4"), ("whole", "rounds=4", "hardware.workers=2")):
+        torch.manual_seed(len(place))
+        assert run(monkeypatch, tmp_path / place, *words, *more) == 0
+    assert "going on after round 2" in capfd.readouterr().out
+    assert same_results(tmp_path / "parts", tmp_path / "whole")
+    steps = metrics(tmp_path / "whole")["seen"].diff().dropna()
+    assert steps.nunique() == 3 and steps.between(0, 1).all()
+    assert run(monkeypatch, tmp_path / "other", *words, "rounds=1", "seed=1") == 0
+    assert metrics(tmp_path / "other")["seen"][0] != metrics(tmp_path / "whole")["seen"][0]
 
 
 def test_a_shorter_runs_last_round_is_no_row_of_a_longer_ones(monkeypatch, tmp_path):

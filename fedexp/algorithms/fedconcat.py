@@ -22,7 +22,7 @@ from fedexp.data import Transform
 from fedexp.engine import Context, State
 from fedexp.errors import ConfigError, require
 from fedexp.models import Classifier, Model
-from fedexp.randomness import key
+from fedexp.randomness import key, seeded
 from fedexp.record import pictures
 from fedexp.tree import Params, Stack, Tree
 
@@ -180,8 +180,7 @@ def first_head(models: Stack, start: str, seed: int) -> Params:
     if start == "heads":
         return joined
     classes, width = joined["head.weight"].shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "classifier"))
+    with seeded(key(seed, "classifier")):
         fresh = nn.Linear(width, classes)
     return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
 

@@ -30,7 +30,7 @@ from fedexp.engine.optimizer import Optimizer
 from fedexp.errors import require
 from fedexp.models import Model
 from fedexp.models.layers import training
-from fedexp.randomness import uniform
+from fedexp.randomness import seeded, uniform
 from fedexp.tree import Params, Stack, Tree
 
 _FIXED, _ANY, _LABELS = 1000, 1001, 1002  # streams of a step's key: noise for y, noise for y~, y~
@@ -186,8 +186,7 @@ class FedGen(FedAvg):
 
     def _fresh(self, model: Model, gen: Generator) -> Params:
         """The generator's first weights, drawn from the run's own random generator."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=gen)))
+        with seeded(int(torch.randint(2**62, (), generator=gen))):
             return _build(self.noise, self.hidden, model.classes, model.features).params()
 
 
@@ -200,7 +199,7 @@ def _build(noise: int, hidden: int, classes: int, features: int) -> Model:
 @cache
 def _architecture(noise: int, hidden: int, classes: int, features: int) -> Model:
     """The same network, built once and used only for its layers; its weights always come from a State."""
-    with torch.random.fork_rng(devices=[]):
+    with seeded(0):
         return _build(noise, hidden, classes, features)
 
 

@@ -32,7 +32,7 @@ from fedexp.data import Transform
 from fedexp.engine import Batch, Client, Context
 from fedexp.errors import require
 from fedexp.models import Classifier, Model
-from fedexp.randomness import key
+from fedexp.randomness import key, seeded
 from fedexp.record import pictures
 from fedexp.record.folder import RunFolder
 from fedexp.record.result import commit
@@ -117,8 +117,7 @@ def losses(ctx: Context, frozen: Stack, members: list[int]) -> tuple[float, floa
 
 def _final_loss(ctx: Context, algorithm: FedAvg, net: nn.Module, over: World) -> float:
     """The mean loss of `net` over all examples after training it as the only client of world `over`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(ctx.seed, "probe"))
+    with seeded(key(ctx.seed, "probe")):
         for part in net.modules():
             if isinstance(part, nn.Linear):
                 part.reset_parameters()

@@ -19,6 +19,7 @@ from fedexp.errors import Interrupted
 from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out
 from fedexp.models.layers import training
+from fedexp.randomness import key, seeded
 from fedexp.tree import Params, Tree
 from fedexp.world import World
 
@@ -58,7 +59,8 @@ class LocalTraining:
     ) -> Tree:
         """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
         examples = Examples(self.world, client, self.seed, number)
-        return returned.tensors("inspect", algorithm.inspect(self.model, download, memory, examples))
+        with seeded(key(self.seed, "inspect", -1 if number is None else number, client)):
+            return returned.tensors("inspect", algorithm.inspect(self.model, download, memory, examples))
 
     def inspect_all(
         self, algorithm: Question, clients: list[int], download: Tree, memory: Tree, number: int | None = None
@@ -122,6 +124,10 @@ class LocalTraining:
 
         untrained: take no step, to learn the form of the result.
         """
+        with seeded(key(self.seed, "local training", number, task.client, task.again)):
+            return self._train(algorithm, number, task, received, untrained)
+
+    def _train(self, algorithm: ClientFunctions, number: int, task: Task, received: Tree, untrained: bool) -> Tree:
         done: Tree = {}
         received = tree.apply(laid_out, received)
         kept = received["memory"]
