@@ -146,7 +146,7 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
         torch.cat(train), torch.tensor([len(part) for part in train]),
         dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
         torch.cat(held), torch.tensor([len(part) for part in held]),
-        noise=noise_by_client(dataset, parts, noise, config.seed) if noise else None,
+        noise=noise_by_client(dataset, parts, noise, config.seed) if noise else None, checksum=dataset.checksum,
     )  # fmt: skip
     return world.to(hardware.torch_device)
 

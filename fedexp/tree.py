@@ -118,6 +118,11 @@ def mean(stack: Tree, weights: Tensor) -> Tree:
     return apply(merged, stack)
 
 
+def change(after: Tensor, before: Tensor) -> Tensor:
+    """Truth values, such as masks, have no difference, and cannot be trained: none of them changes."""
+    return torch.zeros_like(after) if after.dtype == torch.bool else after - before
+
+
 def squared_distance(first: Params, second: Params) -> Tensor:
     """Sum over all entries of (first - second)^2, over the names of `first`."""
     parts = [F.mse_loss(first[name], second[name], reduction="sum") for name in first]  # in fewer passes over memory

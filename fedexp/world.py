@@ -37,7 +37,7 @@ class World:
     the CPU, because schedules are made there. held, held_sizes: the same for examples that are held out of training,
     for their client's evaluation alone. memory_device: where clients' memory is kept; None: with the examples.
     test_transform: for the test examples; None: the same as for the training examples. noise: added to training inputs,
-    more for some clients than for others; None: no noise.
+    more for some clients than for others; None: no noise. checksum: of the data set.
     """
 
     x: Tensor
@@ -54,6 +54,7 @@ class World:
     held_sizes: Tensor | None = None
     test_transform: Transform | None = None
     noise: Noise | None = None
+    checksum: int = 0
 
     @property
     def clients(self) -> int:

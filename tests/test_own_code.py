@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pandas as pd
 import pytest
+import torch
+from options import words_of
 from program import FEW, metrics, only_folder, result, run
 
 MODULE = """
@@ -33,6 +35,12 @@ def pair(shape, classes, hidden, initialisation): return Pair(64, classes)
 def long_head(shape, classes, hidden, initialisation): return Classifier(nn.Flatten(), net(classes))
 def cumulative(shape, classes, hidden, initialisation):
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=None), nn.Linear(64, classes))
+class Masked(nn.Flatten):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.arange(64) % 3 > 0)
+    def forward(self, x): return super().forward(x) * self.mask
+def masked(shape, classes, hidden, initialisation): return Classifier(Masked(), nn.Linear(64, classes))
 def insists(shape, classes, hidden, initialisation): assert classes == 3, "three classes"
 
 def round_measure(done): return {"round": 77}
@@ -152,6 +160,16 @@ def test_a_model_that_does_not_fit_the_data(monkeypatch, capfd, tmp_path, name, 
     (line,) = capfd.readouterr().err.splitlines()
     assert said in line
     assert not list(tmp_path.glob("*/metrics.csv"))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "ifca", "fedbuff", "fedcat", "fedconcat", "scaffold"])
+def test_a_model_with_a_mask_trains_with_any_algorithm(monkeypatch, tmp_path, algorithm):
+    """Truth values have no difference, from which updates are made."""
+    words = [*words_of(algorithm), "model._target_=own_code.masked", "rounds=3"]
+    assert run(monkeypatch, tmp_path, *words) == 0
+    params = torch.load(only_folder(tmp_path) / "model.pt")
+    masks = [leaf for name, leaf in params.items() if name.endswith("encoder.mask")]
+    assert masks and all((mask == (torch.arange(64) % 3 > 0)).all() for mask in masks)  # one, or one for each cluster
 
 
 @pytest.mark.parametrize(

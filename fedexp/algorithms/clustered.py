@@ -92,7 +92,8 @@ class Clustered(FedAvg):
                 some, starts = tree.take(uploads, rows), tree.take(models, own[rows])
                 # Changes are taken from this model, not from the one that each client started from; for a client of
                 # this cluster the two are the same.
-                update = {name: change + (starts[name] - model[name]) for name, change in some["update"].items()}
+                apart = {name: tree.change(starts[name], model[name]) for name in some["update"]}
+                update = {name: change + apart[name] for name, change in some["update"].items()}
                 seen = {**some, "update": update, "membership": count[rows]}
                 model = super().aggregate({**state, "params": model}, ids[rows], seen, ctx, gen)["params"]
             fresh.append(model)

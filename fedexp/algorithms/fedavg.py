@@ -295,7 +295,7 @@ class FedAvg(Frozen):
 
     def upload(self, params: Params, client: Client) -> Tree:
         """All that crosses up. "update" goes through privacy and compression; anything else crosses as it is."""
-        return {"update": {name: _change(params[name], client.start[name]) for name in client.download["model"]}}
+        return {"update": {name: tree.change(params[name], client.start[name]) for name in client.download["model"]}}
 
     def remember(self, params: Params, client: Client) -> Tree:
         """The client's memory from now on."""
@@ -370,8 +370,3 @@ class Stage:
     begin: Callable[[Any, State, Context], State] = lambda algorithm, state, ctx: algorithm.init(ctx, state["params"])
     inside: Callable[[State, Context], Context] = lambda state, ctx: ctx
     done: Callable[[State, Context], bool] = lambda state, ctx: False
-
-
-def _change(after: Tensor, before: Tensor) -> Tensor:
-    """Truth values, such as masks, have no difference, and cannot be trained: none of them changes."""
-    return torch.zeros_like(after) if after.dtype == torch.bool else after - before

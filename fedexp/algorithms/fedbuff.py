@@ -116,7 +116,9 @@ class FedBuff(FedAvg):
             scales = scales * counted.sum() / (counted * scales).sum()
         starts, now = self.starts(state, ids, uploads, ctx), state["params"]
         update = {
-            name: tree.rows(scales, change) * change if name in ctx.weights else starts[name] + change - now[name]
+            name: tree.rows(scales, change) * change
+            if name in ctx.weights
+            else tree.change(starts[name] + change, now[name])
             for name, change in uploads["update"].items()
         }
         return super().combine(state, ids, {**uploads, "update": update}, ctx)

@@ -121,7 +121,7 @@ class FedCat(FedAvg):
         if not self.concatenation:
             return super().combine(state, ids, uploads, ctx)
         merged = tree.mean(state["copies"], state["examples"])
-        return tree.apply(torch.sub, merged, state["params"])
+        return tree.apply(tree.change, merged, state["params"])
 
     def aggregate(self, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator) -> State:
         offset = state["round"] % ctx.cohort

@@ -15,8 +15,8 @@ class NoCompression(Frozen):
     """The update is sent unchanged.
 
     `encode` runs on ONE client, vectorized like the algorithm's own client functions, on the trained entries of its
-    update. Its first result is the payload, real tensors whose bytes are counted. Running statistics are always
-    sent unchanged.
+    update. Its first result is the payload, real tensors whose bytes are counted. Running statistics, and weights that
+    are not trained, are always sent unchanged.
     """
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """The Dataset that every source of examples returns, and how a batch is prepared on the device."""
 
+import zlib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from math import isfinite
 from pathlib import Path
 
@@ -159,6 +160,14 @@ class Dataset:
         named = self.classes if self.class_names is None else len(self.class_names)
         self._require(named == self.classes, f"has {named} class names; {self.classes} classes need as many")
         self._check_transform()
+
+    @cached_property
+    def checksum(self) -> int:
+        """Of all examples and labels: tells whether a run that goes on still has the data that it was begun with."""
+        found = 0
+        for part in (self.train_x, self.train_y, self.test_x, self.test_y):
+            found = zlib.crc32(part.contiguous().view(torch.uint8).numpy(), found)
+        return found
 
     def _require(self, holds: bool, right: str) -> None:
         require(holds, "dataset", self.name, right if self.source is None else f"{self.source}: {right}")

@@ -57,11 +57,10 @@ def _examples(name: str, file: Path, user: leaf.User) -> tuple[np.ndarray, np.nd
     a cast."""
     try:
         pixels, labels = np.array(user["x"]), np.array(user["y"])
-        require(pixels.dtype.kind in "fi", "dataset.root", file, f"writer {name} has examples that are not numbers")
-        pixels = pixels.astype(np.float32)
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError("dataset.root", file, f"writer {name} has examples that are not numbers ({error})") from error
-    found = list(pixels.shape)
+    require(pixels.dtype.kind in "fi", "dataset.root", file, f"writer {name} has examples that are not numbers")
+    pixels, found = pixels.astype(np.float32), list(pixels.shape)
     require(found == [len(labels), 784], "dataset.root", file, f"writer {name} has examples {found}, not [n, 784]")
     right = f"writer {name} has greys from {pixels.min()} to {pixels.max()}; they must be in [0, 1]"
     require(bool(((pixels >= 0) & (pixels <= 1)).all()), "dataset.root", file, right)

@@ -71,13 +71,14 @@ def _pictures(root: str, folder: Path) -> list[Path]:
         Path(path, name)
         for path, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if Path(path) != folder and not name.startswith(".")
+        if not any(part.startswith(".") for part in Path(path, name).relative_to(folder).parts)
     )
-    found = [file for file in files if file.suffix.lower() in _PICTURES]
+    found = [file for file in files if file.parent != folder and file.suffix.lower() in _PICTURES]
     require(bool(found), "dataset.root", root, f"{folder.name}/ holds no pictures in class folders")
-    if others := sorted({file.suffix or file.name for file in files} - {file.suffix for file in found}):
-        count = len(files) - len(found)
-        log.warning("dataset.root=%s: %d files are no pictures, and left out: %s", folder, count, ", ".join(others))
+    if others := sorted({*files} - {*found}):
+        kinds = sorted({file.name if file.parent == folder else file.suffix or file.name for file in others})
+        right = "are no pictures in class folders, and left out"
+        log.warning("dataset.root=%s: %d files %s: %s", folder, len(others), right, ", ".join(kinds))
     return found
 
 
@@ -97,7 +98,7 @@ def _owners(folder: Path, files: list[Path]) -> Tensor | None:
 def decoded(base: Path, files: list[Path], size: int | None, grey: bool, max_pixels: int = _MOST_PIXELS) -> Tensor:
     """All pictures as uint8 [n, c, h, w], from the cache if it still agrees with the folder."""
     require(size is None or size >= 1, "dataset.size", size, "must be at least 1, or null")
-    cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-8bit.pt"
+    cache = base / f".fedexp-{size or 'asis'}-{'grey' if grey else 'colour'}-scaled.pt"
     return cached(cache, files, lambda: _decode(files, size, grey, max_pixels))
 
 
@@ -127,6 +128,9 @@ def _read(file: Path, size: int | None, mode: str, max_pixels: int) -> Tensor:
                 width * height <= max_pixels, "dataset.root", file,
                 f"has {width} x {height} pixels; at most {max_pixels} are read (dataset.max_pixels)",
             )  # fmt: skip
+            wide = image.mode == "F" or (image.mode == "I" and image.format != "PNG")  # a PNG has at most 16 bits
+            right = "has 32 bits per pixel and colour, whose scale is unknown; store it with 8 or 16"
+            require(not wide, "dataset.root", file, right)
             image.verify()
         with Image.open(file) as image:
             image.draft(mode, image.size)  # a JPEG stores grey separately from colour

@@ -28,8 +28,11 @@ def tiny_imagenet(root: str, transform: Transform, download: bool = True, size: 
         (base / "train").is_dir() and listing.is_file(), "dataset.root", root,
         f"no tiny-imagenet-200/ there with train/ and val/val_annotations.txt; unpack {_URL} into it",
     )  # fmt: skip
-    train = sorted((base / "train").glob("*/images/*.JPEG"))
-    classes = sorted(folder.name for folder in (base / "train").iterdir() if folder.is_dir())
+    train = sorted((base / "train").glob("[!.]*/images/*.JPEG"))
+    folders = (each.name for each in (base / "train").iterdir() if each.is_dir())
+    classes = sorted(name for name in folders if not name.startswith("."))
+    empty = sorted({*classes} - {file.parent.parent.name for file in train})
+    require(not empty, "dataset.root", root, f"train/ has no pictures CLASS/images/*.JPEG of {', '.join(empty)}")
     number = {name: label for label, name in enumerate(classes)}
     rows = _read(listing, number)
     test = [base / "val" / "images" / name for name, _ in rows]

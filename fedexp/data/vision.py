@@ -68,11 +68,13 @@ def _load(
     """kind: the name of torchvision's class."""
     from torchvision import datasets
 
+    # Otherwise torchvision prefers a folder processed/ of its versions before 0.9 to the files, and does not check it.
+    reader = type(kind, (getattr(datasets, kind),), {"_check_legacy_exist": lambda self: False})
     below, files = _FILES[kind]
     folder = Path(root).expanduser() / below
     parts = ("train", "test") if kind == "SVHN" else (True, False)
     try:
-        train, test = (getattr(datasets, kind)(root, part, download=download) for part in parts)
+        train, test = (reader(root, part, download=download) for part in parts)
     except _FAILURES as error:
         wrong = _wrong_file(kind, folder)
         reason = f"{wrong} {'is damaged' if wrong.exists() else 'is not there'}: " if wrong else ""

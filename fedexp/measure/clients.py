@@ -42,7 +42,8 @@ def evaluate(
     on: train, their own training examples; holdout, those held out of training; matched, the global test set with each
     class weighted by the client's own label distribution, which is the exact expectation of accuracy on test examples
     distributed like its own. Classes that the test set lacks are left out, and a client that holds no others has no
-    accuracy. clients: the world of the clients, if the algorithm trains in another (centralized training). A client
+    accuracy. With data_sharing, train includes what was shared, and matched is by labels as they were before. clients:
+    the world of the clients, if the algorithm trains in another (centralized training). A client
     that was never drawn uses the model from which it would start. The column examples: how many of the client's own
     examples the accuracy stands for.
 

@@ -95,7 +95,7 @@ def _class_split(
             ids = random.permutation(np.flatnonzero(labels == label))
             share = random.dirichlet(np.full(clients, alpha))
             share *= [len(part) < len(labels) / clients for part in parts]
-            if share.sum() == 0:
+            if not share.sum() > 0:  # NaN too, which numpy's older generator draws where alpha is tiny
                 break  # every client with room drew nothing: this attempt has failed
             cuts = (np.cumsum(share / share.sum()) * len(ids)).astype(int)[:-1]
             for part, piece in zip(parts, np.split(ids, cuts)):

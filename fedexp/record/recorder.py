@@ -96,6 +96,11 @@ class Recorder:
         if values["partition_hash"] != self.partition_hash:
             log.warning("the checkpoint was made with other data (the partition differs); starting afresh")
             return None
+        if values.get("checksum", self.world.checksum) != self.world.checksum:
+            log.warning(
+                "the examples are not those that this run was begun with, so that its rounds cannot be compared; "
+                "bring them back, or delete %s", self.folder.path,
+            )  # fmt: skip
         begun, here = values["device"], self.world.device.type
         require(
             begun == here, "hardware.device", here,
@@ -153,7 +158,7 @@ class Recorder:
         self._check(state)
         values = {
             "state": state, "reference": self.reference.state, "history": vars(self.history),
-            "partition_hash": self.partition_hash, "device": self.world.device.type,
+            "partition_hash": self.partition_hash, "checksum": self.world.checksum, "device": self.world.device.type,
         }  # fmt: skip
         before = time.monotonic()
         self._try(_CHECKPOINT, self.folder.checkpoint.save, values)

@@ -200,6 +200,7 @@ def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
 
 
 def _difference(pairs: list[float]) -> list[Entry]:
+    pairs = [round(each, 9) + 0.0 for each in pairs]  # a difference that is nothing but rounding has no sign
     if len(pairs) < 2:
         return [Entry(f"{pairs[0]:+.2f}" if pairs else NOTHING), Entry(NOTHING), Entry(NOTHING)]
     mean = fmean(pairs)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from composing import composed
 from PIL import Image
+from program import run
 
 from fedexp.build import build_dataset
 from fedexp.data import Transform
@@ -43,7 +44,13 @@ def test_other_files_are_left_out_and_named(folder, caplog):
         (folder / "train" / "cat" / name).write_text("no picture")
     data = image_folder(str(folder), Transform())
     assert data.train_x[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102, 103]
-    assert "2 files are no pictures, and left out: .dcm, .txt" in caplog.text
+    paint(folder / "train" / "loose.png", 9)
+    for hidden in (".ipynb_checkpoints", "cat/.cache"):
+        paint(folder / "train" / hidden / "0.png", 8)
+    data = image_folder(str(folder), Transform())
+    assert data.class_names == ["cat", "dog"]
+    assert data.train_x[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102, 103]
+    assert "3 files are no pictures in class folders, and left out: .dcm, .txt, loose.png" in caplog.text
 
 
 def test_cache_is_used_and_rebuilt_when_the_folder_changes(folder):
@@ -83,6 +90,27 @@ def test_pictures_of_16_bits_become_8_bits(folder, size):
     data = image_folder(str(folder), Transform(), size=size)
     assert data.train_x.dtype == torch.uint8
     assert data.train_x[:2, 0, 0, 0].tolist() == [51, 1]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_pictures_of_32_bits_are_refused(folder, kind):
+    """Pillow would clip them, or keep their lower bits."""
+    Image.fromarray(np.ones((5, 6), dtype=kind)).save(folder / "train" / "cat" / "0.tif")
+    with pytest.raises(ConfigError, match=r"cat/0\.tif: has 32 bits per pixel and colour, whose scale is unknown"):
+        image_folder(str(folder), Transform())
+
+
+def test_a_run_that_goes_on_says_that_its_pictures_have_changed(folder, monkeypatch, tmp_path, capfd):
+    words = ["dataset=image_folder", f"dataset.root={folder}", "partition=iid", "model.hidden=4", "clients=3"]
+    words += ["clients_per_round=2", "local.batch_size=2"]
+    assert run(monkeypatch, tmp_path / "out", *words, "rounds=1") == 0
+    capfd.readouterr()
+    assert run(monkeypatch, tmp_path / "out", *words, "rounds=2") == 0
+    assert "the examples are not those" not in capfd.readouterr().out
+    paint(folder / "test" / "dog" / "0.png", 7)
+    assert run(monkeypatch, tmp_path / "out", *words, "rounds=3") == 0
+    said = capfd.readouterr().out
+    assert "the examples are not those that this run was begun with" in said and "going on after round 2" in said
 
 
 @pytest.mark.parametrize("kind", ["gif", "webp", "png", "jpg"])

@@ -45,6 +45,15 @@ def test_pictures_and_labels_belong_together(root):
     assert dataset.test_y.tolist() == [1, 0, 1, 0]
 
 
+def test_a_class_without_pictures_is_named_and_hidden_folders_are_none(root):
+    train = root / "tiny-imagenet-200" / "train"
+    shutil.copytree(train / "n01", train / ".ipynb_checkpoints")
+    assert tiny_imagenet(str(root), Transform(), download=False).class_names == ["n01", "n02"]
+    (train / "n01" / "images").rename(train / "n01" / "pictures")
+    with pytest.raises(ConfigError, match=r"train/ has no pictures CLASS/images/\*\.JPEG of n01"):
+        tiny_imagenet(str(root), Transform(), download=False)
+
+
 def test_it_is_decoded_once_and_resized(root):
     first = tiny_imagenet(str(root), Transform(), download=False, size=32)
     caches = list((root / "tiny-imagenet-200").glob(".fedexp-32-*.pt"))

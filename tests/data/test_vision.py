@@ -64,6 +64,16 @@ def test_idx_files_that_do_not_fit_one_another_are_refused(tmp_path, name, folde
         getattr(vision, name)(str(tmp_path), Transform(), download=False)
 
 
+def test_what_older_versions_of_torchvision_have_left_is_not_read(tmp_path):
+    """torchvision would take it for the files, whatever it is."""
+    raw = leave_mnist(tmp_path)
+    (raw.parent / "processed").mkdir()
+    other = (torch.ones(5, 28, 28, dtype=torch.uint8), torch.ones(5, dtype=torch.int64))
+    for part in ("training", "test"):
+        torch.save(other, raw.parent / "processed" / f"{part}.pt")
+    assert vision.mnist(str(tmp_path), Transform(), download=False).train_x.shape == (40, 1, 28, 28)
+
+
 @pytest.mark.parametrize(("spoilt", "said"), SPOILT_MNIST, ids=str)
 def test_the_program_refuses_them_before_training(monkeypatch, capfd, tmp_path, spoilt, said):
     raw = leave_mnist(tmp_path / "data", **spoilt)
