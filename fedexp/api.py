@@ -49,7 +49,7 @@ from fedexp.record.status import DONE
 from fedexp.record.terminal import lasting_output, log_to_terminal
 from fedexp.report.any_runs import compare_runs
 from fedexp.report.folders import read
-from fedexp.report.page import Page
+from fedexp.report.page import Page, plural
 from fedexp.report.writers import write
 from fedexp.sweep.jobs import by_run, sweeps
 
@@ -174,7 +174,7 @@ class Run:
         except ConfigError as error:  # of a run that is still going, too: a notebook shows what `load` returns
             return f"Run({self.folder}: {error.right})"
         came_to = "no accuracy" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"
-        return f"Run({self.folder}: {result['status']}, {result['rounds']} rounds, {came_to})"
+        return f"Run({self.folder}: {result['status']}, {plural(result['rounds'], 'round')}, {came_to})"
 
 
 def compose(*words: str, **keys: Any) -> DictConfig:
@@ -273,7 +273,9 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
     except (NoConfig, HydraException, OmegaConfBaseException) as error:
         line = explain(error, getattr(error, "words", words))
         setting, _, right = line.partition(": ")
-        key, _, value = setting.partition("=")
+        key, given, value = setting.partition("=")
+        if not given:  # a word that is none; programs, of which the command line's message speaks, are no words here
+            key, value, right = "", setting, right.partition(", or, as the first word")[0]
         raise ConfigError(key, value, right) from error
 
 

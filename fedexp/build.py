@@ -1,6 +1,5 @@
 """From a checked config to the objects of a run: data, context, algorithm, measures, reference, tracker."""
 
-import copy
 import difflib
 import inspect
 import logging
@@ -28,6 +27,7 @@ from fedexp.measure import Measure
 from fedexp.measure.reference import Reference
 from fedexp.models import Model, pretrained, trial
 from fedexp.models.convolution import channels_last
+from fedexp.models.purify import refuse_complex
 from fedexp.partition.quantity import thinned
 from fedexp.randomness import generator, key, seeded
 from fedexp.record.tracker import Tracker
@@ -194,38 +194,56 @@ def hold_out(parts: list[torch.Tensor], share: float, seed: int) -> tuple[list[t
 def build_model(config: DictConfig, world: World) -> Model:
     """The initial model on the device, which for one seed is the same for every algorithm. Its weights are random, or
     those of the file model.pretrained in all layers below the head."""
-    with seeded(key(config.seed, "model")):
-        net = construct(config.model, shape=world.shape, classes=world.classes)
+    net, target = _new_net(config, world), config.model["_target_"]
+    # A copy would not do: its hooks and closures would still be the first net's. fedexp's own are compared by tests.
+    plain = None if target.startswith("fedexp.") else _new_net(config, world)
     source = of_fedexp(config, "model", "pretrained")
     if source is not None:
         pretrained.load(net, str(source))
-    named, target = "model._target_", config.model["_target_"]
-    plain = None if target.startswith("fedexp.") else copy.deepcopy(net)  # fedexp's own models are compared by tests
     try:
+        refuse_complex(net)  # while its entries are as they were made
         model = Model(net.to(world.device, world.dtype))
     except TypeError as error:  # a layer that cannot be used here
-        raise ConfigError(named, target, str(error)) from error
+        raise ConfigError("model._target_", target, str(error)) from error
     except _REFUSALS as error:
-        raise ConfigError(named, target, f"cannot be used ({_in_short(error)})") from error
+        raise ConfigError("model._target_", target, f"cannot be used ({_in_short(error)})") from error
     model.pretrained = source
-    require(bool(model.weights), named, target, "has no weights to train")
-    _try_out(model, world, named, target)
-    if plain is not None:
-        _compare(model, plain.to(world.dtype), world, target, section(config, "local").weight_decay)
+    require(bool(model.weights), "model._target_", target, "has no weights to train")
+    _try_out(model, world, "model._target_", target)
+    if plain is not None and not {*plain.modules()} & {*net.modules()}:  # or parts that a constructor gives again
+        _compare(model, plain, world, config)
     return model
 
 
-def _compare(model: Model, plain: nn.Module, world: World, target: str, weight_decay: float) -> None:
+def _new_net(config: DictConfig, world: World) -> nn.Module:
+    with seeded(key(config.seed, "model")):
+        net: nn.Module = construct(config.model, shape=world.shape, classes=world.classes)
+    return net
+
+
+def _compare(model: Model, plain: nn.Module, world: World, config: DictConfig) -> None:
     """Raise ConfigError for a model that would not train here as in PyTorch, and warn of one that nearly does."""
-    x = world.prepare_test(slice(8))
+    target, hardware, x = config.model["_target_"], section(config, "hardware"), world.prepare_test(slice(4))
     x = x.cpu() if world.tokens else x
+    x = torch.cat([x, x]) if len(x) == 1 else x
     try:
-        unused = trial.compare(model, plain, torch.cat([x, x]) if len(x) == 1 else x, target)
+        unused, asks = trial.compare(model, plain, x, target)
     except ConfigError:
         raise
     except _REFUSALS as error:
         raise ConfigError("model._target_", target, f"cannot be trained ({_in_short(error)})") from error
-    if unused and weight_decay:
+    try:
+        if hardware.mechanism(world.device) == "vectorized":
+            trial.vectorize(model, x)
+    except _REFUSALS as error:
+        right = f"cannot vectorize this model ({_in_short(error)}); use hardware.engine=workers"
+        raise ConfigError("hardware.engine", hardware.engine, right) from error
+    if asks:
+        log.warning(
+            "model: what it does only where self.training holds, such as F.dropout, is left out, since that is false "
+            "here even in training; use layers such as nn.Dropout"
+        )
+    if unused and config.local.weight_decay:
         log.warning(
             "model: no gradient of the loss reaches %s; unless the algorithm uses them, local.weight_decay still "
             "shrinks them, which it would not in PyTorch", ", ".join(unused),

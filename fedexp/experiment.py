@@ -63,8 +63,8 @@ def _carried_out(config: DictConfig, folder: RunFolder, stop: Stop) -> dict[str,
 def _found(folder: RunFolder, result: dict[str, Any]) -> str:
     """The message about a run that has finished before."""
     rounds, longest = result["rounds"], folder.result()["rounds"]
-    first = f", for {longest} rounds, of which these are the first {rounds}" if rounds < longest else ""
-    return f"this run was finished before{first}; delete its folder to run it again"
+    first = f", with {longest} rounds, of which this is the result of the first {rounds}" if rounds < longest else ""
+    return f"this run has already finished{first}; delete its folder to run it again"
 
 
 class Experiment:

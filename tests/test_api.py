@@ -102,6 +102,7 @@ def test_composing_trains_nothing(tmp_path):
         (lambda root: fedexp.run("clints=5"), "clints=5: no such key; did you mean clients?"),
         (lambda root: fedexp.compose(algorithm="fedkat"), "algorithm=fedkat: no such option; did you mean fedcat?"),
         (lambda root: fedexp.compose(privacy=None), "privacy=null: names no option; known: adaptive_clipping, "),
+        (lambda root: fedexp.compose("x"), "x: must be KEY=VALUE"),
         (lambda root: fedexp.compose("algorithm=3"), "algorithm=3: names no option; known: apfl, "),
         (lambda root: fedexp.compose(output_root="a\nb"), "contains '\\n'; a setting cannot contain control"),
         (lambda root: fedexp.compose(targets=np.array([0.1, 0.2])), "targets=[0.1 0.2]: is of the type ndarray; "),

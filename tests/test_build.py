@@ -178,6 +178,56 @@ def test_a_model_that_trains_otherwise_than_in_pytorch_is_refused(monkeypatch, c
     assert "model: no gradient of the loss reaches linear.bias; unless the algorithm uses them" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("kind", "engine", "said"),
+    [
+        ("signed", "workers", None),
+        ("signed", "vectorized", r"^hardware\.engine=vectorized: cannot vectorize this model .*; use hardware.engine="),
+        ("complex", "workers", r"^model\._target_=models_of_mine\.complex: 1\.c: complex numbers are not supported"),
+        ("uncopied", "workers", None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+def test_a_model_that_cannot_train_so_is_refused(monkeypatch, kind, engine, said):
+    kinds = {"signed": Signed, "complex": Complex, "uncopied": lambda: nn.utils.weight_norm(nn.Linear(64, 64))}
+    models = ModuleType("models_of_mine")
+    for name, made in kinds.items():
+        setattr(models, name, lambda shape, classes, made=made, **keys: nn.Sequential(
+            nn.Flatten(), made(), nn.Linear(64, classes)
+        ))  # fmt: skip
+    monkeypatch.setitem(sys.modules, "models_of_mine", models)
+    words = f"model._target_=models_of_mine.{kind}", f"hardware.engine={engine}"
+    if said is None:
+        built(*words)
+    else:
+        with pytest.raises(ConfigError, match=said):
+            built(*words)
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Signed(nn.Module):
+    def forward(self, x):
+        return Sign.apply(x)
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Parameter(torch.ones(64, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x * self.c).real
+
+
 class Listing(nn.Module):
     """listed: its weight is used from a list, where nothing can take its place; otherwise its bias is not used."""
 

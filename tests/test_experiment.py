@@ -77,7 +77,7 @@ def test_of_a_finished_run_fewer_rounds_are_found(monkeypatch, whole, tmp_path, 
     root, _ = whole
     before = {path: path.stat().st_mtime_ns for path in only_folder(root).iterdir() if path.suffix}
     found = returned(root, *EVERY_SECOND, "rounds=4")
-    assert "finished before, for 6 rounds, of which these are the first 4" in capfd.readouterr().out
+    assert "already finished, with 6 rounds, of which this is the result of the first 4" in capfd.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in only_folder(root).iterdir() if path.suffix}
     alone = returned(tmp_path, *EVERY_SECOND, "rounds=4")
     assert set(alone) - set(found) == {"at_chance"}
@@ -100,7 +100,7 @@ def test_a_finished_run_is_found_and_not_repeated(monkeypatch, tmp_path, capfd):
     before = (only_folder(tmp_path) / "result.json").stat().st_mtime_ns
     assert run(monkeypatch, tmp_path, *FEW, "rounds=1", "hardware.workers=2") == 0
     assert (only_folder(tmp_path) / "result.json").stat().st_mtime_ns == before
-    assert "finished before" in capfd.readouterr().out
+    assert "already finished" in capfd.readouterr().out
 
 
 def test_seeds_differ_and_repeat(monkeypatch, tmp_path):

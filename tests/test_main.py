@@ -55,6 +55,8 @@ BAD = [
     (["algorithm=3"], ["algorithm=3", "names no option", "fedcat"]),
     (["=3"], ["=3", "KEY=VALUE"]),
     (["rounds"], ["rounds: must be KEY=VALUE, or, as the first word, the name of a program; known: again, bench"]),
+    (["roundss", "--help"], ["roundss: must be KEY=VALUE, or, as the first word, the name of a program; known: again"]),
+    (["~local.lr"], ["local.lr=: must be given"]),
     (["dataset.root=~/pictures"], ["dataset.root=~/pictures", "$HOME/pictures", "'dataset.root=\"~/pictures\"'"]),
     (["tracking=wandb", "tracking.group=it's"], ["tracking.group=it's", "quote twice", '"it']),
     (["selection=clusam"], ["selection=clusam: no such option; did you mean clusamp?"]),

@@ -39,7 +39,8 @@ class Masked(nn.Flatten):
     def __init__(self):
         super().__init__()
         self.register_buffer("mask", torch.arange(64) % 3 > 0)
-    def forward(self, x): return super().forward(x) * self.mask
+        self.register_buffer("added", torch.tensor([0.0, -torch.inf]))
+    def forward(self, x): return super().forward(x) * self.mask + self.added[0]
 def masked(shape, classes, hidden, initialisation): return Classifier(Masked(), nn.Linear(64, classes))
 def insists(shape, classes, hidden, initialisation): assert classes == 3, "three classes"
 
@@ -164,12 +165,13 @@ def test_a_model_that_does_not_fit_the_data(monkeypatch, capfd, tmp_path, name, 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "ifca", "fedbuff", "fedcat", "fedconcat", "scaffold"])
 def test_a_model_with_a_mask_trains_with_any_algorithm(monkeypatch, tmp_path, algorithm):
-    """Truth values have no difference, from which updates are made."""
+    """Truth values and infinities have no difference, from which updates are made."""
     words = [*words_of(algorithm), "model._target_=own_code.masked", "rounds=3"]
     assert run(monkeypatch, tmp_path, *words) == 0
     params = torch.load(only_folder(tmp_path) / "model.pt")
-    masks = [leaf for name, leaf in params.items() if name.endswith("encoder.mask")]
-    assert masks and all((mask == (torch.arange(64) % 3 > 0)).all() for mask in masks)  # one, or one for each cluster
+    for name, entry in (("mask", torch.arange(64) % 3 > 0), ("added", torch.tensor([0.0, -torch.inf]))):
+        found = [leaf for path, leaf in params.items() if path.endswith(f"encoder.{name}")]
+        assert found and all((leaf == entry).all() for leaf in found)  # one, or one for each cluster
 
 
 @pytest.mark.parametrize(

@@ -20,4 +20,8 @@ from fedexp.record.terminal import log_to_terminal
 def main(words: list[str]) -> None:
     log_to_terminal()
     require(bool(words), "", "again", "name a run's folder: python -m fedexp again outputs/RUN")
+    right = "is not a run's folder; again carries out one run, whose folder is the first word"
+    require(not words[0].startswith("-"), "", words[0], right)
+    for word in words[1:]:
+        require("=" in word or not Path(word).is_dir(), "", word, "is a second folder; again carries out one run")
     run(saved(Path(words[0]), words[1:]))

@@ -20,7 +20,8 @@ from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
 from fedexp.config.sources import declared_by
-from fedexp.errors import shown
+from fedexp.config.words import PROGRAMS
+from fedexp.errors import nearest, require, shown
 
 _INTERNAL = {"name", "_target_", "source"}  # keys of a group that are not settings
 _HIDDEN = ("paper", "table", "scale", "sweep")  # groups, what a table is made of, or set by fedexp itself
@@ -50,6 +51,9 @@ _FLAGS = [
 
 def usage(words: Sequence[str], programs: Sequence[str]) -> None:
     """Print the help for the config that `words` choose. Raises the errors of composing it."""
+    for word in words:
+        right = f"must be KEY=VALUE, or, as the first word, the name of a program; {nearest(word, PROGRAMS)}"
+        require("=" in word or word.startswith(("-", "~")), "", word, right)
     words = [word for word in words if "=" in word and not word.startswith("-")]
     with composing():
         files = chosen_files(words)

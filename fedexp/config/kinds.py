@@ -11,6 +11,7 @@ _WORDS = (
     ("Cannot convert '.*' to string", "must be a single text"),
     ("is not Optional|Incompatible value 'None'", "must not be null"),
     ("is not a ListConfig", _LIST),
+    ("does not support deletion", "must be given"),
     ("is not a subclass of|Cannot assign .* to Dict", _KEYS),
 )  # fmt: skip
 

@@ -42,7 +42,8 @@ class Model:
     def __init__(self, net: nn.Module) -> None:
         if isinstance(net, Classifier):
             refuse_another_head(net.head)
-        self.net = purify(net).eval()  # in training mode, other layers would add noise in evaluation too
+        self.net = purify(net)
+        net.eval()  # in training mode, other layers would add noise in evaluation too
         self.own: Params = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self.weights = [name for name, value in net.named_parameters() if value.requires_grad]
         self.buffers = [name for name in self.own if name not in self.weights]

@@ -1,16 +1,10 @@
 """Making a network's layers pure functions: each ordinary layer becomes its counterpart in fedexp/models/layers.py."""
 
-import inspect
-import logging
-from types import CodeType, FunctionType
-
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from fedexp.models.layers import BatchNorm, ChannelDropout, Convolution, Dropout, Gru, Linear, Lstm, MaxPool
-
-log = logging.getLogger(__name__)
 
 _PURE = {nn.Conv2d: Convolution, nn.MaxPool2d: MaxPool, nn.Linear: Linear, nn.LSTM: Lstm, nn.GRU: Gru}
 _IMPURE = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, _SpectralNorm)
@@ -24,12 +18,12 @@ def purify(net: nn.Module) -> nn.Module:
     A layer changes its class alone, and so keeps its weights and settings. A user's own model may therefore use the
     ordinary layers. Raises TypeError for layers without a pure form (other recurrent layers, batch norms without
     running statistics and the like). What a layer does itself if `self.training` (such as F.dropout) cannot be
-    replaced: a Model's net is in eval mode, so that it is off in training too, of which a warning tells.
+    replaced: a Model's net is in eval mode, so that it is off in training too.
     """
     streams = 0
+    refuse_complex(net)
     _refuse_odd_weights(net)
     net.train()  # shows what the net's own `train` leaves in evaluation mode
-    _warn_of_own_training(net)
     for path, layer in net.named_modules():
         _refuse_impure(path, layer)
         if isinstance(layer, nn.TransformerEncoder):
@@ -53,23 +47,6 @@ def purify(net: nn.Module) -> nn.Module:
     return net
 
 
-def _warn_of_own_training(net: nn.Module) -> None:
-    """Warn of layers that are not PyTorch's and ask whether they are being trained."""
-    kinds = {type(layer) for layer in net.modules()}
-    own = {kind for kind in kinds if not kind.__module__.startswith(("torch.nn.", "fedexp.models.layers"))}
-    if asking := sorted(kind.__name__ for kind in own if any("training" in code.co_names for code in _codes(kind))):
-        log.warning(
-            "model: %s: its code reads self.training, which is false here even in training, so that what it does then, "
-            "such as F.dropout, is left out; use layers such as nn.Dropout", ", ".join(asking),
-        )  # fmt: skip
-
-
-def _codes(kind: type[nn.Module]) -> list[CodeType]:
-    """That of a class's own functions but `train`, also of decorated ones."""
-    functions = [inspect.unwrap(each) for name, each in vars(kind).items() if callable(each) and name != "train"]
-    return [each.__code__ for each in functions if isinstance(each, FunctionType)]
-
-
 def refuse_another_head(head: nn.Linear) -> None:
     """Raise TypeError for a head that computes something else than an ordinary linear layer, as which algorithms use
     it."""
@@ -79,14 +56,19 @@ def refuse_another_head(head: nn.Linear) -> None:
         raise TypeError(f"head: {type(head).__name__} {right}")
 
 
+def refuse_complex(net: nn.Module) -> None:
+    """Raise TypeError for complex entries, whose imaginary part PyTorch discards as it changes a net's type."""
+    for path, entry in (*net.named_parameters(), *net.named_buffers()):
+        if entry.is_complex():
+            raise TypeError(f"{path}: complex numbers are not supported; keep real and imaginary parts in two entries")
+
+
 def _refuse_odd_weights(net: nn.Module) -> None:
     for path, weight in net.named_parameters():
         if weight._backward_hooks or weight._post_accumulate_grad_hooks:
             raise TypeError(
                 f"{path}: hooks of weights are not called here; change gradients in an algorithm's `correct`"
             )
-        if weight.is_complex():
-            raise TypeError(f"{path}: complex weights cannot be trained here")
 
 
 def _refuse_impure(path: str, layer: nn.Module) -> None:

@@ -69,7 +69,9 @@ class Display:
             value = result.get(name)
             if value is None or value == {}:
                 continue
-            if "accuracy" in name:
+            if name == "rounds_to":
+                value = ", ".join(f"{100 * float(to):g}%: {after or 'not reached'}" for to, after in value.items())
+            elif "accuracy" in name:
                 value = f"{value:.2%}"
             elif name.startswith("bytes"):
                 value = megabytes(value)

@@ -16,6 +16,7 @@ from fedexp.report.page import NOTHING, Entry, Sheet
 from fedexp.report.runs import Recorded
 
 CONFIDENCE = 0.95
+_MARKS = "The best in bold, the second best underlined or in italics"
 BASELINE = "fedavg"  # if it is among the options compared and no other is asked for
 
 
@@ -85,7 +86,7 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
         ])  # fmt: skip
     header = ["", "final, %", "best, %", "rounds", "MB", "runs", *keys]
     several = " of each data set and partition" if len({group.problem for group in groups}) > 1 else ""
-    return Sheet("Test accuracy", header, rows, f"MB: sent in both directions. Bold: the best{several}.", len(keys))
+    return Sheet("Test accuracy", header, rows, f"MB: sent in both directions. {_MARKS}{several}.", len(keys))
 
 
 def crossed(groups: Sequence[Group], found: pd.DataFrame, name: str, title: str) -> Sheet | None:
@@ -104,7 +105,7 @@ def crossed(groups: Sequence[Group], found: pd.DataFrame, name: str, title: str)
     }
     rows, columns = (names, problems) if len(problems) <= len(names) else (problems, names)
     lines = [[Entry(row), *(entries.get(frozenset((row, each)), Entry(NOTHING)) for each in columns)] for row in rows]
-    caption = "Mean ± standard deviation, in percent. Bold: the best of each data set and partition."
+    caption = f"Mean ± standard deviation, in percent. {_MARKS} of each data set and partition."
     return Sheet(f"{title} by data set and partition", ["", *columns], lines, caption)
 
 

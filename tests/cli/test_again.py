@@ -38,7 +38,7 @@ def rounds_of(folder):
 def test_a_finished_run_is_found(left, capsys):
     before = (left / "result.json").stat().st_mtime_ns
     assert again(left) == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert (left / "result.json").stat().st_mtime_ns == before
 
 
@@ -57,7 +57,7 @@ def test_another_value_is_another_run_beside_it(left, monkeypatch, capsys):
     assert OmegaConf.load(other / "config.yaml").local.lr == 0.002
     capsys.readouterr()
     assert run(monkeypatch, left.parent, *WORDS, "seed=1", "local.lr=2e-3", "measures.divergence=null") == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
 
 
 def test_a_single_target_is_a_list_of_one_as_in_a_run_s_own_words(left):
@@ -79,7 +79,7 @@ def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
     moved = shutil.move(left, tmp_path / "elsewhere" / left.name)
     monkeypatch.chdir(moved)
     assert again(".") == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert again(".", "rounds=3") == 0
     assert rounds_of(moved) == 3
     assert not list((tmp_path / "out").iterdir())
@@ -104,6 +104,7 @@ def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
         (["rounds=0"], "rounds=0: must be at least 1"),
         (["algorithm.mu=-1"], "algorithm.mu=-1: must be at least 0"),
         (["rounds"], "rounds: must be KEY=VALUE"),
+        (["tests"], "tests: is a second folder; again carries out one run"),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
@@ -111,6 +112,13 @@ def test_what_cannot_work_is_said(finished, capsys, words, said):
     assert again(finished, *words) == 2
     errors = capsys.readouterr().err
     assert errors.startswith(f"fedexp: {said}") and errors.count("\n") == 1
+
+
+def test_a_flag_is_no_folder(left, capsys):
+    assert again("-m", str(left)) == 2
+    assert capsys.readouterr().err == (
+        "fedexp: -m: is not a run's folder; again carries out one run, whose folder is the first word\n"
+    )
 
 
 def test_what_is_no_run_of_this_version_is_said(left, tmp_path, capsys):

@@ -21,6 +21,11 @@ def test_a_line_tells_round_accuracy_loss_bytes_and_the_time_that_is_left(capsys
     assert capsys.readouterr().out == "round 1/2  accuracy 50.00%  loss 1.250  2.5 MB  ETA 0 s\n"
 
 
+def test_the_closing_table_tells_when_targets_were_reached(capsys):
+    Display(2, 2).summary("mine", {"rounds": 2, "rounds_to": {"0.125": 1, "0.9": None}})
+    assert "│ rounds to │ 12.5%: 1, 90%: not reached │" in capsys.readouterr().out
+
+
 def test_a_terminal_s_bar_labels_its_time_and_has_the_loss(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(

@@ -26,7 +26,7 @@ def test_a_finished_run_without_its_config_is_found_and_left_as_it_is(monkeypatc
     (folder / "notes.txt").write_text("the user's own")
     before = content(folder)
     assert run(monkeypatch, tmp_path, *FEW, "rounds=1") == 0
-    assert "this run was finished before" in capfd.readouterr().out
+    assert "this run has already finished" in capfd.readouterr().out
     assert content(folder) == before
 
 
@@ -96,7 +96,7 @@ def test_what_killed_saves_left_behind_is_removed_at_the_next_start(monkeypatch,
         assert run(monkeypatch, tmp_path, *words) == 75
         assert all(path.exists() for path in left)
     assert run(monkeypatch, tmp_path, *words) == 0
-    assert "finished before" in capfd.readouterr().out
+    assert "already finished" in capfd.readouterr().out
     assert not any(path.exists() for path in left) and (folder / "notes.tmp").exists()
 
 

@@ -104,7 +104,7 @@ def test_a_cell_runs_alone_too(whole):
     (each,) = asked(*QUICK, *EVERYWHERE, f"output_root={root}", 'table.select="cifar10 dir0.1 fedcat$"')
     code, said = carried_out(*each.jobs[0].words)
     assert code == 0, said
-    assert "finished before" in said
+    assert "already finished" in said
     assert each.jobs[0].fingerprint in said
 
 
