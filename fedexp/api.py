@@ -162,7 +162,7 @@ class Run:
         dataset = build_dataset(config)
         stored = tuple(dataset.train_x.shape[1:])
         shape = dataset.transform.shape(stored)
-        with seeded(0):  # its first weights are not used
+        with seeded(0, held=True):  # its first weights are not used
             net = construct(self.config.model, shape=shape, classes=dataset.classes)
         algorithm, model = build_algorithm(self.config), Model(net.to(dtype))
         tokens = are_tokens(dataset.train_x)

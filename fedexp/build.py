@@ -216,7 +216,7 @@ def build_model(config: DictConfig, world: World) -> Model:
 
 
 def _new_net(config: DictConfig, world: World) -> nn.Module:
-    with seeded(key(config.seed, "model")):
+    with seeded(key(config.seed, "model"), held=True):
         net: nn.Module = construct(config.model, shape=world.shape, classes=world.classes)
     return net
 

@@ -5,9 +5,11 @@ the order in which clients train, nor on how many train at once, nor on where a 
 """
 
 import hashlib
+import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import RLock
 
 import numpy as np
 import torch
@@ -33,19 +35,35 @@ def numpy_generator(seed: int, purpose: str, *where: int) -> np.random.Generator
 
 
 @contextmanager
-def seeded(key: int) -> Iterator[None]:
+def seeded(key: int, held: bool = False) -> Iterator[None]:
     """Within this block the global generators of Python, NumPy and PyTorch's CPU start from this key; then they are as
-    before. So what draws from them, such as fresh layers or a user's own code, draws the same again."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  # a user's code draws there
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
-    torch.default_generator.manual_seed(key)
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(before[2])
+    before. So what draws from them, such as fresh layers or a user's own code, draws the same again.
+
+    held: other threads that reach such a block wait until this one ends, so that runs in several threads do not disturb
+    it. For short blocks.
+    """
+    with _lock if held else nullcontext():
+        with _lock:
+            before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  # users draw there
+            random.seed(key)
+            np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
+            torch.default_generator.manual_seed(key)
+        try:
+            yield
+        finally:
+            with _lock:
+                random.setstate(before[0])
+                np.random.set_state(before[1])  # noqa: NPY002
+                torch.set_rng_state(before[2])
+
+
+def _unlock() -> None:
+    global _lock
+    _lock = RLock()
+
+
+_lock = RLock()
+os.register_at_fork(after_in_child=_unlock)  # another thread may hold it as a worker process is started
 
 
 def mix(value: Tensor) -> Tensor:

@@ -1,6 +1,10 @@
 """Keyed randomness: named by use, uniform, the same for one client and for a cohort."""
 
+import multiprocessing
 import random
+import time
+from itertools import count
+from threading import Event, Thread
 
 import numpy as np
 import torch
@@ -62,3 +66,42 @@ def test_global_generators_are_seeded_within_a_block_and_then_as_before():
     with seeded(key(0, "x")):
         assert [drawn(), drawn()] == [first, outer]
     assert all(a != b for a, b in zip(first, inner))
+
+
+def test_a_held_block_is_not_disturbed_by_other_threads_or_held_up_in_a_fork():
+    def draw():
+        found = []
+        for _ in range(20):
+            found.append(float(torch.rand(())))
+            time.sleep(0.001)
+        return found
+
+    def disturb():
+        for number in count():
+            with seeded(number):
+                if over.is_set():
+                    return
+
+    with seeded(5):
+        alone = draw()
+    over = Event()
+    threads = [Thread(target=disturb) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        with seeded(5, held=True):
+            beside = draw()
+            child = multiprocessing.get_context("fork").Process(target=lambda: Thread(target=disturb_once).start())
+            child.start()
+            child.join(20)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert beside == alone
+    assert child.exitcode == 0
+
+
+def disturb_once():
+    with seeded(1):
+        pass

@@ -180,7 +180,7 @@ def first_head(models: Stack, start: str, seed: int) -> Params:
     if start == "heads":
         return joined
     classes, width = joined["head.weight"].shape
-    with seeded(key(seed, "classifier")):
+    with seeded(key(seed, "classifier"), held=True):
         fresh = nn.Linear(width, classes)
     return {name: getattr(fresh, name.removeprefix("head.")).detach().to(leaf) for name, leaf in joined.items()}
 

@@ -186,7 +186,7 @@ class FedGen(FedAvg):
 
     def _fresh(self, model: Model, gen: Generator) -> Params:
         """The generator's first weights, drawn from the run's own random generator."""
-        with seeded(int(torch.randint(2**62, (), generator=gen))):
+        with seeded(int(torch.randint(2**62, (), generator=gen)), held=True):
             return _build(self.noise, self.hidden, model.classes, model.features).params()
 
 
@@ -199,7 +199,7 @@ def _build(noise: int, hidden: int, classes: int, features: int) -> Model:
 @cache
 def _architecture(noise: int, hidden: int, classes: int, features: int) -> Model:
     """The same network, built once and used only for its layers; its weights always come from a State."""
-    with seeded(0):
+    with seeded(0, held=True):
         return _build(noise, hidden, classes, features)
 
 

@@ -117,7 +117,7 @@ def losses(ctx: Context, frozen: Stack, members: list[int]) -> tuple[float, floa
 
 def _final_loss(ctx: Context, algorithm: FedAvg, net: nn.Module, over: World) -> float:
     """The mean loss of `net` over all examples after training it as the only client of world `over`."""
-    with seeded(key(ctx.seed, "probe")):
+    with seeded(key(ctx.seed, "probe"), held=True):
         for part in net.modules():
             if isinstance(part, nn.Linear):
                 part.reset_parameters()
