@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,24 +38,38 @@ def numpy_generator(seed: int, purpose: str, *where: int) -> np.random.Generator
 @contextmanager
 def seeded(key: int, held: bool = False) -> Iterator[None]:
     """Within this block the global generators of Python, NumPy and PyTorch's CPU start from this key; then they are as
-    before. So what draws from them, such as fresh layers or a user's own code, draws the same again.
+    before (but NumPy forgets a normal number that it drew in advance). So what draws from them, such as fresh layers or
+    a user's own code, draws the same again.
 
     held: other threads that reach such a block wait until this one ends, so that runs in several threads do not disturb
     it. For short blocks.
     """
     with _lock if held else nullcontext():
         with _lock:
-            before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  # users draw there
+            # NumPy's generator is put aside: copying its state would take longer than all the rest.
+            mine = [(random.getstate(), _numpy_s(), torch.get_rng_state())]
+            _before.append(mine)
+            _set_numpy(other := _spare.pop() if _spare else np.random.MT19937())
             random.seed(key)
-            np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
+            np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002  # a user's code draws there
             torch.default_generator.manual_seed(key)
         try:
             yield
         finally:
             with _lock:
-                random.setstate(before[0])
-                np.random.set_state(before[1])  # noqa: NPY002
-                torch.set_rng_state(before[2])
+                _restore(mine)
+                _spare.append(other)
+
+
+def _restore(mine: list[Any]) -> None:
+    """Set the generators as they were before a block, unless another thread has begun one since: it will do so."""
+    place = next(number for number, each in enumerate(_before) if each is mine)
+    del _before[place]
+    if place < len(_before):
+        _before[place][:] = mine
+        return
+    for set_one, state in zip((random.setstate, _set_numpy, torch.set_rng_state), mine[0]):
+        set_one(state)
 
 
 def _unlock() -> None:
@@ -62,6 +77,10 @@ def _unlock() -> None:
     _lock = RLock()
 
 
+_numpy_s: Any = np.random.get_bit_generator  # type: ignore[attr-defined]
+_set_numpy: Any = np.random.set_bit_generator  # type: ignore[attr-defined]
+_before: list[list[Any]] = []  # for each block that has begun, in this order: the generators before it
+_spare: list[np.random.MT19937] = []
 _lock = RLock()
 os.register_at_fork(after_in_child=_unlock)  # another thread may hold it as a worker process is started
 

@@ -50,10 +50,11 @@ def test_hashed_numbers_stay_below_one_where_float32_rounds_up():
     assert 1 - 2**-23 < numbers.max() < 1
 
 
-def test_global_generators_are_seeded_within_a_block_and_then_as_before():
-    def drawn():
-        return [random.random(), np.random.random(), float(torch.rand(())), nn.Linear(1, 1).weight.item()]  # noqa: NPY002
+def drawn():
+    return [random.random(), np.random.random(), float(torch.rand(())), nn.Linear(1, 1).weight.item()]  # noqa: NPY002
 
+
+def test_global_generators_are_seeded_within_a_block_and_then_as_before():
     with seeded(1):
         expected = drawn()
     with seeded(1):
@@ -66,6 +67,30 @@ def test_global_generators_are_seeded_within_a_block_and_then_as_before():
     with seeded(key(0, "x")):
         assert [drawn(), drawn()] == [first, outer]
     assert all(a != b for a, b in zip(first, inner))
+
+
+def test_blocks_of_two_threads_leave_the_generators_as_they_were():
+    """Though the first to begin is the first to end."""
+    begun, ended = Event(), Event()
+
+    def first():
+        with seeded(1):
+            begun.set()
+            ended.wait(20)
+
+    with seeded(7):
+        expected = drawn()
+    with seeded(7):
+        thread = Thread(target=first)
+        thread.start()
+        begun.wait(20)
+        with seeded(2):
+            ended.set()
+            thread.join()
+            inside = drawn()
+        assert drawn() == expected
+    with seeded(2):
+        assert drawn() == inside
 
 
 def test_a_held_block_is_not_disturbed_by_other_threads_or_held_up_in_a_fork():

@@ -59,8 +59,7 @@ class LocalTraining:
     ) -> Tree:
         """What ONE client finds out on its own examples, in a round before it trains or outside of one."""
         examples = Examples(self.world, client, self.seed, number)
-        with seeded(key(self.seed, "inspect", -1 if number is None else number, client)):
-            return returned.tensors("inspect", algorithm.inspect(self.model, download, memory, examples))
+        return returned.tensors("inspect", algorithm.inspect(self.model, download, memory, examples))
 
     def inspect_all(
         self, algorithm: Question, clients: list[int], download: Tree, memory: Tree, number: int | None = None
