@@ -195,8 +195,6 @@ def build_model(config: DictConfig, world: World) -> Model:
     """The initial model on the device, which for one seed is the same for every algorithm. Its weights are random, or
     those of the file model.pretrained in all layers below the head."""
     net, target = _new_net(config, world), config.model["_target_"]
-    # A copy would not do: its hooks and closures would still be the first net's. fedexp's own are compared by tests.
-    plain = None if target.startswith("fedexp.") else _new_net(config, world)
     source = of_fedexp(config, "model", "pretrained")
     if source is not None:
         pretrained.load(net, str(source))
@@ -210,22 +208,33 @@ def build_model(config: DictConfig, world: World) -> Model:
     model.pretrained = source
     require(bool(model.weights), "model._target_", target, "has no weights to train")
     _try_out(model, world, "model._target_", target)
-    if plain is not None and not {*plain.modules()} & {*net.modules()}:  # or parts that a constructor gives again
-        _compare(model, plain, world, config)
+    if not target.startswith("fedexp."):  # tests compare fedexp's own
+        _compare(net, world, config)
     return model
 
 
 def _new_net(config: DictConfig, world: World) -> nn.Module:
-    with seeded(key(config.seed, "model"), held=True):
+    name = key(config.seed, "model")
+    with seeded(name, held=True):
+        torch.cuda.manual_seed_all(name)  # for weights that a constructor makes on a GPU
         net: nn.Module = construct(config.model, shape=world.shape, classes=world.classes)
     return net
 
 
-def _compare(model: Model, plain: nn.Module, world: World, config: DictConfig) -> None:
-    """Raise ConfigError for a model that would not train here as in PyTorch, and warn of one that nearly does."""
+def _compare(net: nn.Module, world: World, config: DictConfig) -> None:
+    """Raise ConfigError for a model that would not train here as in PyTorch, and warn of one that nearly does. The
+    comparison is of two other nets, so that nothing of it is left in the one of the run."""
     target, hardware, x = config.model["_target_"], section(config, "hardware"), world.prepare_test(slice(4))
     x = x.cpu() if world.tokens else x
     x = torch.cat([x, x]) if len(x) == 1 else x
+    # Copies would not do: their hooks and closures would still be those of the run's net.
+    nets = [net, _new_net(config, world), _new_net(config, world)]
+    if trial.share(nets):
+        log.warning("model: its constructor gives parts of an earlier model again, so that it cannot be tried out")
+        return
+    for entry in (*nets[1].parameters(), *nets[2].parameters()):
+        entry.data = entry.data.clone()  # its memory may be a tensor of the constructor's
+    model, plain = Model(nets[1].to(x.device, world.dtype)), nets[2]
     try:
         unused, asks = trial.compare(model, plain, x, target)
     except ConfigError:

@@ -121,8 +121,7 @@ def mean(stack: Tree, weights: Tensor) -> Tree:
 def change(after: Tensor, before: Tensor) -> Tensor:
     """after - before; 0 where the two are equal, also of infinities, as in an attention's mask, whose difference is no
     number. Truth values, such as masks, have no difference, and cannot be trained: none of them changes."""
-    none = torch.zeros_like(after)
-    return none if after.dtype == torch.bool else torch.where(after == before, none, after - before)
+    return torch.zeros_like(after) if after.dtype == torch.bool else (after - before).masked_fill_(after == before, 0)
 
 
 def squared_distance(first: Params, second: Params) -> Tensor:

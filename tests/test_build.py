@@ -12,7 +12,7 @@ from torch import nn
 
 from fedexp.build import build_context, build_dataset, build_stages
 from fedexp.config.schema import check
-from fedexp.data import Dataset
+from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError
 from fedexp.experiment import check_rounds
 
@@ -204,6 +204,35 @@ def test_a_model_that_cannot_train_so_is_refused(monkeypatch, kind, engine, said
             built(*words)
 
 
+class Caching(nn.Module):
+    """It keeps a tensor for each number of examples, of their type."""
+
+    def __init__(self, classes, weights):
+        super().__init__()
+        self.linear, self.kept = nn.Linear(64, classes, bias=False), {}
+        self.linear.weight = weights if isinstance(weights, nn.Parameter) else nn.Parameter(weights)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1) * self.kept.setdefault(len(x), torch.ones(len(x), 64, dtype=x.dtype)))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "parameter"])
+def test_nothing_of_the_comparison_is_left_in_the_run_s_model(monkeypatch, caplog, kind):
+    """Though a constructor gives the same tensor, or the same weight, whenever it is called."""
+    weights = torch.randn(10, 64)
+    given = nn.Parameter(weights.clone())
+    models = ModuleType("models_of_mine")
+    models.tensor = lambda shape, classes, **keys: Caching(classes, weights)
+    models.parameter = lambda shape, classes, **keys: Caching(classes, given)
+    monkeypatch.setitem(sys.modules, "models_of_mine", models)
+    (stage,) = built(f"model._target_=models_of_mine.{kind}")
+    model = stage.context.model
+    kept = (weights if kind == "tensor" else given).detach().clone()
+    assert torch.equal(model.own["linear.weight"], kept) and model.own["linear.weight"].dtype == torch.float32
+    assert all(each.dtype == torch.float32 for each in model.net.kept.values())
+    assert ("so that it cannot be tried out" in caplog.text) == (kind == "parameter")
+
+
 class Sign(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -275,3 +304,11 @@ def test_a_token_that_a_model_lacks_is_refused_wherever_it_is(monkeypatch):
     with pytest.raises(ConfigError, match=r"lstm\.lstm: cannot take .* \[2, 6\] with tokens up to 7 \(IndexError"):
         built(*words)
     built(*words, "model.vocabulary=8")
+
+
+def test_examples_of_one_feature_in_any_layout_are_summed_up():
+    """A tensor whose last dimension is 1 may have strides that say nothing."""
+
+    x, y = torch.randn(200, 1, 6).transpose(1, 2), torch.arange(200) % 5
+    data = [Dataset("few", each, y, each[:20], y[:20], 5, Transform()) for each in (x, x.clone().contiguous(), -x)]
+    assert data[0].checksum == data[1].checksum != data[2].checksum

@@ -1,9 +1,12 @@
 """Trying out a model that a user wrote: it must train here exactly as it does in an ordinary PyTorch loop."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,7 +21,9 @@ _KEY = "model._target_"
 # How far results may lie apart that differ by rounding alone, relative to the larger one; and how far gradients may,
 # relative to all of them together: that of a bias before batch normalisation is nothing but rounding.
 _CLOSE, _NOISE = {torch.float64: 1e-6}, {torch.float64: 1e-9}
-_NORMS, _DROPOUTS = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
+_DROPOUTS = nn.modules.dropout._DropoutNd
+# What a Model has in training mode; on a GPU recurrent layers can be differentiated in no other.
+_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RNNBase)
 
 
 class Remarks(NamedTuple):
@@ -49,6 +54,25 @@ def compare(model: Model, plain: nn.Module, x: Tensor, target: str) -> Remarks:
     [n, ...], prepared. Raises ConfigError of `target`, the model's constructor, where the two find different things, or
     where the model draws random numbers of its own, or changes its input or its entries.
     """
+    names = [{name for name, _ in (*net.named_parameters(), *net.named_buffers())} for net in (model.net, plain)]
+    right = "names its weights otherwise when it is constructed again; names must not depend on earlier calls"
+    require(names[0] <= names[1], _KEY, target, right)  # batches are counted by ordinary normalisation alone
+    with _eager():
+        return _in_double(model, plain, x, target)
+
+
+def share(nets: Sequence[nn.Module]) -> bool:
+    """Whether some of these nets have a layer or a weight in common."""
+    parts = [{*map(id, net.modules()), *map(id, net.parameters())} for net in nets]
+    return len(set[int]().union(*parts)) < sum(map(len, parts))
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Within this block models that were compiled run as they are written: their hooks cannot be compiled."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def _in_double(model: Model, plain: nn.Module, x: Tensor, target: str) -> Remarks:
     try:  # in double precision rounding can hide nothing, and cannot grow in deep nets to what looks like a difference
         return _compared(model, plain, x, torch.float64, target)
     except ConfigError:
@@ -137,10 +161,10 @@ def _here(model: Model, values: Params, x: Tensor) -> _Step:
 
 def _ordinary(net: nn.Module, values: Params, x: Tensor, weights: list[str], others_train: bool) -> _Step | None:
     """The same of the net itself, as PyTorch runs it; its dropout is in evaluation mode. others_train: all other layers
-    are in training mode, and not batch normalisation alone; None where the net cannot be used so."""
+    are in training mode, too; None where the net cannot be used so, or draws random numbers then."""
     net.train()
     still = [each for each in net.modules() if isinstance(each, _DROPOUTS)]
-    active = [each for each in net.modules() if isinstance(each, _NORMS) and each.training]
+    active = [each for each in net.modules() if isinstance(each, _TRAINING) and each.training]
     if not others_train:
         net.eval()
     for layers, mode in ((still, False), (active, True)):
@@ -151,15 +175,25 @@ def _ordinary(net: nn.Module, values: Params, x: Tensor, weights: list[str], oth
         for name, value in values.items():
             own[name].copy_(value)
     given = x.clone()
-    try:
-        logits = net(given)
-        found = _gradients(logits, {name: own[name] for name in weights})
-    except Exception:
-        if others_train:
+    with seeded(0, held=True):
+        before = _generators()
+        try:
+            logits = net(given)
+            found = _gradients(logits, {name: own[name] for name in weights})
+        except Exception:
+            if others_train:
+                return None
+            raise
+        if others_train and _generators() != before:  # of which this batch may show nothing
             return None
-        raise
     after = {**own, **dict(net.named_buffers())}  # a forward may have put others in their places
     return _Step(given, logits.detach(), *found, after)
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of the global random generators."""
+    numpy_s: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    return random.getstate(), str(numpy_s["state"]["pos"]), torch.get_rng_state().numpy().tobytes()
 
 
 def _gradients(logits: Tensor, weights: Params) -> tuple[Params, list[str]]:

@@ -180,6 +180,46 @@ def test_what_depends_on_training_is_told(build):
     assert compared(build).asks
 
 
+class SometimesNoisy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (2 if self.training and random.random() < 1e-6 else 1)
+
+
+class Compiled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.compile(nn.Linear(4, 3))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_what_training_draws_is_told_though_one_batch_may_not_show_it():
+    before = random.getstate()
+    assert compared(lambda: SometimesNoisy(4, 3)).asks
+    assert random.getstate() == before
+
+
+def test_a_compiled_model_runs_as_it_is_written():
+    assert compared(Compiled) == ([], False)
+
+
+def test_recurrent_layers_stay_in_training_mode_beside_what_depends_on_it():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.noise, self.head = nn.GRU(4, 5, batch_first=True), Noisy(), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.head(self.noise(self.inner(x)[0][:, -1]))
+
+    modes = []
+    net, plain = Recurrent(), Recurrent()
+    plain.inner.register_forward_pre_hook(lambda layer, _: modes.append(layer.training))
+    assert trial.compare(Model(net), plain, torch.randn(8, 6, 4), "mine.net").asks
+    assert modes == [True, True]  # a GPU cannot differentiate it in another
+
+
 class PartlyFrozen(nn.Sequential):
     """Batch normalisation of which one is kept in evaluation mode by the net, and one is not."""
 
