@@ -133,6 +133,15 @@ class More(FedAvg):
 class Halves(FedAvg):
     def memory(self, ctx, params): return {"count": torch.zeros((), dtype=torch.int64)}
     def remember(self, params, client): return {"count": client.memory["count"] + 0.5}
+
+@dataclass(frozen=True, kw_only=True)
+class Wide(FedAvg):
+    def memory(self, ctx, params): return {"count": torch.zeros((), dtype=torch.uint8)}
+    def remember(self, params, client): return {"count": client.memory["count"].long() + 300}
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged(FedAvg):
+    def upload(self, params, client): return {**super().upload(params, client), "own": torch.zeros(int(client.size))}
 """
 
 
@@ -274,6 +283,8 @@ def test_an_algorithm_s_summary_and_artifacts_replace_nothing(monkeypatch, capfd
             "Halves",
             "remember: must return what memory(ctx, params) does: own.count is float32 [], and in memory int64 []",
         ),
+        ("Wide", "remember: must return what memory(ctx, params) does: own.count is int64 [], and in memory uint8 []"),
+        ("Ragged", "upload or remember: must return"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_within_the_first_round(monkeypatch, capfd, tmp_path, name, said):

@@ -73,7 +73,7 @@ def _check(first: Tree, new: Tree) -> None:
     for path in {**known, **given}:
         name, old, row = ".".join(map(str, path)), known.get(path), given.get(path)
         fits = old is not None and row is not None and old.shape == row.shape[1:]
-        fits = fits and (old.is_floating_point() or not row.is_floating_point())
+        fits = fits and torch.promote_types(old.dtype, row.dtype) == old.dtype  # any other would be cut down silently
         encoding = path[0] == "compression"
         hook, first_of = ("compression.encode", "compression.init") if encoding else ("remember", "memory(ctx, params)")
         require(

@@ -41,6 +41,7 @@ def train_one_by_one(
     keep_freed_memory()
     with on_threads(threads):
         done = [training.train(algorithm, number, task, tree.take(received, row)) for row, task in enumerate(tasks)]
+    returned.alike("upload or remember", done)
     return tree.stack(done)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 _TILES = {3: (4,), 5: (4, 5)}  # by kernel side: tile sides; larger tiles that save time err by 2e-5 and more
 _POINTS = {  # by the side of an input tile: where polynomials are evaluated, besides infinity
@@ -107,15 +106,21 @@ class _Tiled(Function):
                 y[first : first + step] = part
             else:
                 torch.add(part, bias, out=y[first : first + step])
-        ctx.save_for_backward(kernel, *kept)
+        ctx.save_for_backward(x, weight, kernel, *kept)
         ctx.sizes = (padding, tile, r, height, width, down, across, step, bias is not None)
         return y.permute(0, 3, 1, 2)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
-        kernel, *kept = ctx.saved_tensors
+        x, weight, kernel, *kept = ctx.saved_tensors
         padding, tile, r, height, width, down, across, step, biased = ctx.sizes
+        if torch.is_grad_enabled():  # create_graph: what follows has no derivative, and PyTorch would take it for 0
+            needed = [ctx.needs_input_grad[0], True, biased]
+            around, ones, outputs = [padding] * 2, [1, 1], [len(weight)] if biased else None
+            found = torch.ops.aten.convolution_backward(
+                dy, x, weight, outputs, ones, around, ones, False, [0, 0], 1, needed
+            )  # fmt: skip
+            return *found, None, None
         (squares, outputs, channels), n = kernel.shape, tile + r - 1
         into, of_weight, out = _transforms(tile, r, dy.dtype)
         dy = dy.permute(0, 2, 3, 1)

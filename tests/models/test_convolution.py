@@ -10,6 +10,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Context, Engine, Hardware, Local
 from fedexp.models import Classifier, Model
 from fedexp.models.convolution import tile_sizes, tiled
+from fedexp.models.layers import training
 
 CASES = [  # batch, channels, outputs, height, width, kernel, padding, tile
     (3, 16, 20, 14, 14, 5, 2, 5),
@@ -83,3 +84,31 @@ def test_a_client_alone_trains_as_in_a_stack(tiles: dict[str, int]) -> None:
         first = {**start(FedAvg(), ctx), "tiles": tiles}
         states.append(rounds(FedAvg(), ctx, 1, first)[-1].after)
     assert 0 < gap(*states) < 1e-4
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_second_derivative_is_that_of_the_direct_convolution(biased: bool) -> None:
+    """As of a loss that holds a gradient: PyTorch would silently take a derivative that is missing for 0."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 4, 8, 8, dtype=torch.float64), torch.randn(3, 4, 5, 5, dtype=torch.float64)
+    leaves = [each.requires_grad_() for each in (x, weight, torch.randn(3, dtype=torch.float64))[: 3 if biased else 2]]
+    found = []
+    for convolve in (lambda x, w, b=None: tiled(x, w, b, 2, 4), lambda x, w, b=None: F.conv2d(x, w, b, padding=2)):
+        first = torch.autograd.grad(convolve(*leaves).sin().sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum(each.square().sum() for each in first), leaves))
+    for fast, direct in zip(*found):
+        torch.testing.assert_close(fast, direct, rtol=1e-9, atol=1e-9)
+
+
+def test_a_loss_may_differentiate_by_torch_func() -> None:
+    """Tiles have no rule for that: the convolution is then direct."""
+    net = nn.Sequential(nn.Conv2d(4, 3, 5, padding=2), nn.Flatten(), nn.Linear(192, 2))
+    model, x = Model(net), torch.randn(2, 4, 8, 8)
+
+    def loss(params: dict[str, Tensor]) -> Tensor:
+        return model(params, x).square().sum()
+
+    expected = torch.func.grad(loss)(model.params())
+    with training(None, torch.tensor(0), alone=True, tiles={"0": 4}):
+        found = torch.func.grad(loss)(model.params())
+    assert gap({"params": found}, {"params": expected}) < 1e-4
