@@ -222,8 +222,8 @@ def _new_net(config: DictConfig, world: World) -> nn.Module:
 
 
 def _compare(net: nn.Module, world: World, config: DictConfig) -> None:
-    """Raise ConfigError for a model that would not train here as in PyTorch, and warn of one that nearly does. The
-    comparison is of two other nets, so that nothing of it is left in the one of the run."""
+    """Raise ConfigError for a model that would not train here as in PyTorch, and warn of what it would leave out. Two
+    other nets are compared, so that nothing of the comparison is left in the run's own."""
     target, hardware, x = config.model["_target_"], section(config, "hardware"), world.prepare_test(slice(4))
     x = x.cpu() if world.tokens else x
     x = torch.cat([x, x]) if len(x) == 1 else x
@@ -233,7 +233,7 @@ def _compare(net: nn.Module, world: World, config: DictConfig) -> None:
         log.warning("model: its constructor gives parts of an earlier model again, so that it cannot be tried out")
         return
     for entry in (*nets[1].parameters(), *nets[2].parameters()):
-        entry.data = entry.data.clone()  # its memory may be a tensor of the constructor's
+        entry.data = entry.data.clone()  # a constructor may give the same memory each time
     model, plain = Model(nets[1].to(x.device, world.dtype)), nets[2]
     try:
         unused, asks = trial.compare(model, plain, x, target)
