@@ -15,6 +15,7 @@ from fedexp.data import Dataset
 from fedexp.engine import Context, State, ranks, returned
 from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import Interrupted, ProcessLost, require
+from fedexp.global_model import check_final
 from fedexp.measure import accuracy
 from fedexp.measure.evaluation import Evaluation
 from fedexp.randomness import key, seeded
@@ -180,6 +181,8 @@ class Experiment:
             return done.after, None
         self.recorder.history.count(done.bytes_up, done.bytes_down, done.examples, time.monotonic() - began)
         if row is not None:
+            if not self.recorder.history.rows:
+                check_final(stage.algorithm, done.after, self.ctx)
             row = self.recorder.add(row, tables)
         if self.config.artifacts_every and done.number % self.config.artifacts_every == 0:
             self.recorder.write_artifacts(_artifacts(stage.algorithm, done.after, self.ctx))

@@ -7,9 +7,26 @@ from torch import Tensor, nn
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.data import Transform
+from fedexp.engine import Context, State, returned
 from fedexp.errors import ConfigError, require
 from fedexp.models import Model
 from fedexp.tree import Params
+
+
+@torch.no_grad()
+def check_final(algorithm: FedAvg, state: State, ctx: Context) -> None:
+    """Raise ConfigError unless `predict` gives the same logits for what `final` returns as for the whole State."""
+    x = ctx.world.prepare_test(slice(2))
+    final = returned.tensors("final", algorithm.final(state))
+    right = 'must return a model with which alone, {"params": model}, predict gives the logits of the whole State'
+    try:
+        given = algorithm.predict({"params": final}, ctx.model, x)
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ConfigError("", "final", f"{right}; it ends in {type(error).__name__}: {error}") from error
+    given = returned.logits(given, len(x), ctx.world.classes).nan_to_num()
+    wanted = algorithm.predict(state, ctx.model, x).nan_to_num()
+    far = 0.02 * float(wanted.abs().max())  # another order of operations may round otherwise, in bfloat16, too
+    require(torch.allclose(given, wanted, rtol=0, atol=far), "", "final", f"{right}; it gives others")
 
 
 class GlobalModel(nn.Module):

@@ -1,15 +1,16 @@
 """One communication round, the same for every algorithm: select, download, train, upload, aggregate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.compression.none import NoCompression
 from fedexp.engine import Context, State, Trained, client_rows, returned
 from fedexp.engine.local_training import clipped
 from fedexp.errors import require
@@ -53,19 +54,17 @@ class Round:
         if "update" not in self.uploads:
             return {}
         starts, update = self.algorithm.starts(self.before, self.ids, self.uploads, self.ctx), self.uploads["update"]
-        for name, change in update.items():
-            found = list(starts[name].shape) if name in starts else "missing"
-            require(
-                found == list(change.shape), "", "starts",
-                "must return the models from which the updates are taken (by default download's model): "
-                f"{name} is {found}, and in update {list(change.shape)}",
-            )  # fmt: skip
+        right = "must return the models from which the updates are taken (by default download's model)"
+        returned.stack("starts", right, update, starts)
         return {name: starts[name] + change for name, change in update.items()}
 
     @cached_property
     def centers(self) -> Stack:
-        """The model that each of `models` is compared with [K, ...]: the new global model, for most algorithms."""
-        return self.algorithm.center(self.after, self.ids, self.ctx)
+        """The model that each of `models` is compared with [K, ...]: the new global model, for most algorithms. Raises
+        ConfigError where the algorithm's `center` does not fit its updates."""
+        centers = self.algorithm.center(self.after, self.ids, self.ctx)
+        trained = self.ctx.model.trained(self.uploads.get("update", {}))
+        return returned.stack("center", "must return a model for each client", trained, centers)
 
 
 def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any] = _START) -> State:
@@ -108,9 +107,7 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     if trained is not None:
         loss, uploads = trained.loss, decoded(algorithm, state, trained.uploads, ctx)
         after = {
-            **returned.state(
-                "aggregate", algorithm.aggregate(state, ids, uploads, ctx, gen), ["params", *_START, *_KEPT]
-            ),
+            **_aggregated(algorithm, state, ids, uploads, ctx, gen),
             "memory": client_rows.put(state["memory"], ids, trained.memory),
             "selection": algorithm.selection.learn(state["selection"], ids, uploads, ctx),
         }
@@ -130,6 +127,17 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     if not algorithm.communicates:
         up = down = 0
     return Round(algorithm, ctx, state, after, ids, uploads, loss, examples, up, down)
+
+
+def _aggregated(
+    algorithm: FedAvg, state: State, ids: Tensor, uploads: Tree, ctx: Context, gen: Generator
+) -> State:  # fmt: skip
+    """What `aggregate` returns, checked. Only where "params" are a single model must they keep their form: the number
+    of clusters' models can change."""
+    before, own = state["params"], ctx.model.own
+    single = all(name in own and own[name].shape == leaf.shape for name, leaf in before.items())
+    after = algorithm.aggregate(state, ids, uploads, ctx, gen)
+    return returned.state("aggregate", after, ["params", *_START, *_KEPT], before if single else None)
 
 
 def _answers(
@@ -178,6 +186,10 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
     """Uploads [K, ...] with their updates decoded, and clipped again, since compression may have enlarged them. What is
     not trained, and so not covered by privacy, takes no part under it."""
     if "update" not in uploads:
+        require(
+            type(algorithm.compression) is NoCompression, "compression", type(algorithm.compression).__name__,
+            f'has no effect on {type(algorithm).__name__}, whose upload sends no "update"; use compression=none',
+        )  # fmt: skip
         return uploads
     like = ctx.model.trained(algorithm.shared(state["params"], ctx))
     needed = algorithm.privacy.download(state["privacy"])
@@ -197,7 +209,7 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
 def personal_models(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> list[Params]:
     """The model that each of clients `ids` would use now. Nothing of this is counted as exchanged."""
     download = algorithm.personal_download(state, ids, ctx)
-    return _models(algorithm, algorithm.personal, state, ids, download, ctx)
+    return _models("personal", algorithm, state, ids, download, ctx)
 
 
 def tuned_models(tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> list[Params]:
@@ -211,20 +223,18 @@ def tuned_models(tuner: FedAvg, algorithm: FedAvg, state: State, ids: Tensor, ct
 def first_models(done: Round) -> list[Params]:
     """The model that each client of a round's cohort began from."""
     download = done.algorithm.download(done.before, done.ids, done.ctx)
-    return _models(
-        done.algorithm, done.algorithm.start, done.before, done.ids, download, done.ctx, done.before["round"]
-    )
+    return _models("start", done.algorithm, done.before, done.ids, download, done.ctx, done.before["round"])
 
 
 def _models(
-    algorithm: FedAvg, function: Callable[[Tree, Tree, Tree], Params], state: State, ids: Tensor, download: Tree,
-    ctx: Context, number: int | None = None,
+    hook: str, algorithm: FedAvg, state: State, ids: Tensor, download: Tree, ctx: Context, number: int | None = None
 ) -> list[Params]:  # fmt: skip
-    """The model that `function` makes of each client's download, memory and result of `inspect`. number: the round,
-    from 0; None: none."""
+    """The model that `hook`, personal or start, makes of each client's download, memory and result of `inspect`.
+    number: the round, from 0; None: none."""
     memory = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
     found = ctx.engine.inspect(algorithm, ids, download, memory, number)
-    models = [function(*(tree.take(part, row) for part in (download, memory, found))) for row in range(len(ids))]
+    rows = ([tree.take(part, row) for part in (download, memory, found)] for row in range(len(ids)))
+    models = [returned.one_model(hook, getattr(algorithm, hook)(*row), ctx.model.own) for row in rows]
     return _without_others(models, ctx)
 
 

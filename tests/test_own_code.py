@@ -142,6 +142,64 @@ class Wide(FedAvg):
 @dataclass(frozen=True, kw_only=True)
 class Ragged(FedAvg):
     def upload(self, params, client): return {**super().upload(params, client), "own": torch.zeros(int(client.size))}
+
+@dataclass(frozen=True, kw_only=True)
+class NoPersonal(FedAvg):
+    def personal(self, download, memory, found): pass
+
+@dataclass(frozen=True, kw_only=True)
+class NoCenter(FedAvg):
+    def center(self, state, ids, ctx): pass
+
+@dataclass(frozen=True, kw_only=True)
+class OneCenter(FedAvg):
+    def center(self, state, ids, ctx): return state["params"]
+
+@dataclass(frozen=True, kw_only=True)
+class NoFinal(FedAvg):
+    def final(self, state): pass
+
+@dataclass(frozen=True, kw_only=True)
+class OtherFinal(FedAvg):
+    def final(self, state): return {name: leaf + 1.0 for name, leaf in state["params"].items()}
+
+@dataclass(frozen=True, kw_only=True)
+class UnfitFinal(FedAvg):
+    def init(self, ctx, params): return {**super().init(ctx, params), "scale": torch.ones(())}
+    def predict(self, state, model, x): return state["scale"] * super().predict(state, model, x)
+
+@dataclass(frozen=True, kw_only=True)
+class Models(FedAvg):
+    def upload(self, params, client): return {"model": {**params}}
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        return {**state, "params": {name: leaf.mean(0) for name, leaf in uploads["model"].items()}}
+    def starts(self, state, ids, uploads, ctx): return {}
+
+@dataclass(frozen=True, kw_only=True)
+class Median(FedAvg):
+    def combine(self, state, ids, uploads, ctx): return median(uploads["update"])
+def median(update): return {name: leaf.median(0).values for name, leaf in update.items()}
+
+@dataclass(frozen=True, kw_only=True)
+class MedianOfOwn(FedAvg):
+    def aggregate(self, state, ids, uploads, ctx, gen): return stepped(self, state, uploads["update"], ids, ctx)
+def stepped(algorithm, state, update, ids, ctx): return algorithm.step(state, median(update), len(ids), ctx)
+
+@dataclass(frozen=True, kw_only=True)
+class Half(FedAvg):
+    def step(self, state, update, cohort, ctx):
+        return {**state, "params": {name: leaf + update[name] / 2 for name, leaf in state["params"].items()}}
+
+@dataclass(frozen=True, kw_only=True)
+class First(FedAvg):
+    def select(self, state, ctx, gen): return torch.arange(ctx.cohort)
+
+@dataclass(frozen=True, kw_only=True)
+class Last(First):
+    def select(self, state, ctx, gen): return super().select(state, ctx, gen).flip(0)
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        if state["round"] == 0: return state
+        return super().aggregate(state, ids, uploads, ctx, gen)
 """
 
 
@@ -224,6 +282,11 @@ def own(name, *words):
         ("NoState", 'init: must return the server\'s memory, a dict with the global model as "params"'),
         ("NoLogits", "predict: must return logits [60, 10] for 60 examples; it gave float32 [60, 3]"),
         ("NoSummary", "summary: must return a dict, not None (is a return missing?)"),
+        ("NoCenter", "center: must return a model for each client: None (is a return missing?)"),
+        ("OneCenter", "center: must return a model for each client: encoder.0.weight is ["),
+        ("NoFinal", "final: must return a dict of tensors by name, not None (is a return missing?)"),
+        ("OtherFinal", "final: must return a model with which alone, "),
+        ("UnfitFinal", "predict gives the logits of the whole State; it ends in KeyError: 'scale'"),
         ("NoArtifacts", "artifacts: must return a dict, not None (is a return missing?)"),
         ("Unknown", "own_code.Unknown: has a parameter whose type cannot be found (name 'Elsewhere' is not defined)"),
     ],
@@ -232,6 +295,47 @@ def own(name, *words):
 def test_hooks_that_do_not_fit_one_another(monkeypatch, capfd, tmp_path, name, said, engine):
     assert run(monkeypatch, tmp_path, *own(name, "rounds=1", f"hardware.engine={engine}")) == 2
     assert said in capfd.readouterr().err
+
+
+def test_a_personal_model_that_is_none(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("NoPersonal", "rounds=1", "evaluate.clients=all")) == 2
+    assert "personal: must return a dict of tensors by name, not None (is a ret" in capfd.readouterr().err
+
+
+NAMED = "neither calls FedAvg's nor uses self.selection"
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "said"),
+    [
+        ("Models", "compression=top_k", 'compression=TopK: has no effect on Models, whose upload sends no "update"'),
+        ("Models", "server_optimizer=adam", "server_optimizer=adam: has no effect on Models, whose aggregate neither"),
+        ("Models", "server_optimizer.lr=0.5", "server_optimizer.lr=0.5: has no effect on Models, whose aggregate neit"),
+        ("Models", "selection.merge=equal", "selection.merge=equal: has no effect on Models, whose aggregate neither"),
+        (
+            "Models",
+            "selection=clusamp selection.merge=examples",
+            'selection=CluSamp: compares clients by their updates, and upload sends no "',
+        ),
+        ("Half", "server_optimizer=momentum", "server_optimizer=momentum: has no effect on Half, whose step neither"),
+        ("Median", "selection.merge=equal", f"selection.merge=equal: has no effect on Median, whose combine {NAMED}"),
+        ("First", "selection=poisson", f"selection=poisson: has no effect on First, whose select {NAMED}"),
+    ],
+)
+def test_a_part_without_effect_is_refused(monkeypatch, capfd, tmp_path, name, part, said):
+    """Otherwise two runs with different parts, and folders of their own, would have the same numbers."""
+    assert run(monkeypatch, tmp_path / "with", *own(name, *part.split(), "rounds=1")) == 2
+    assert said in capfd.readouterr().err
+    assert run(monkeypatch, tmp_path / "without", *own(name, "rounds=1")) == 0
+
+
+@pytest.mark.parametrize("name", ["Median", "MedianOfOwn", "Last"])
+def test_a_server_optimizer_may_be_reached_from_elsewhere_and_later(monkeypatch, tmp_path, name):
+    """Median inherits the step, MedianOfOwn calls a function that takes it, and Last takes none in its first round."""
+    for part in ("sgd", "adam"):
+        assert run(monkeypatch, tmp_path / part, *own(name, f"server_optimizer={part}", "rounds=2")) == 0
+    losses = [metrics(tmp_path / part)["test_loss"].iloc[-1] for part in ("sgd", "adam")]
+    assert losses[0] != losses[1]
 
 
 def test_a_part_that_is_a_class_s_default_alone_is_told(monkeypatch, capfd, tmp_path):

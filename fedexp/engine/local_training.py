@@ -100,7 +100,7 @@ class LocalTraining:
         """ONE client, ready for a pass. memory: its own."""
         found = self.inspect(each.functions, client, download, memory, number)
         numbers = {name: value[0] for name, value in self.scalars([each], number, [client]).items()}
-        start = returned.start(each.functions.start(download, memory, found), self.model.own)
+        start = returned.one_model("start", each.functions.start(download, memory, found), self.model.own)
         return Client(download, memory, found, start, **numbers)
 
     def objective(

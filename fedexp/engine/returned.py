@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedexp import tree
 from fedexp.errors import ConfigError
-from fedexp.tree import Params, Tree
+from fedexp.tree import Params, Stack, Tree
 
 
 def tensors(hook: str, given: Any, rows: int | None = None) -> Tree:
@@ -108,13 +108,6 @@ def passes(given: Any, algorithm: Any) -> list[Any]:
     return list(given)
 
 
-def start(given: Any, model: Params) -> Params:
-    """The weights that a client trains from: `model`, the net's own entries, in their form, and perhaps others."""
-    own = {name: leaf for name, leaf in tensors("start", given).items() if name in model}
-    same_form("start", "all of the model's entries", model, own)
-    return given
-
-
 def trained(given: Any, start: Params, model: Collection[str]) -> list[str]:
     """The names that `trains` returns, as far as `start` has them. model: the names of the model's weights."""
     if isinstance(given, str) or not isinstance(given, Collection):
@@ -186,14 +179,36 @@ def combined(params: Params, given: Any) -> Params:
     return same_form("combine", "changes of the model's entries, without the clients' axis,", like, given)
 
 
-def state(hook: str, given: Any, needed: Collection[str]) -> dict[str, Any]:
-    """The State that `aggregate` or `enter` returns, with all that rounds need."""
+def state(hook: str, given: Any, needed: Collection[str], model: Params | None = None) -> dict[str, Any]:
+    """The State that `aggregate` or `enter` returns, with all that rounds need. model: the global model as it was, if
+    the State has a single one: its form must not change."""
     whole = "the whole State: {**state, ...}"
     if not isinstance(given, dict):
         _refuse(hook, f"{whole}, not {_kind(given)}")
     if missing := [name for name in needed if name not in given]:
         _refuse(hook, f"{whole}; it lacks {', '.join(missing)}")
     tensors(hook, {"params": given["params"]})
+    if model is not None:
+        same_form(hook, 'the State, with the global model as "params"', model, given["params"])
+    return given
+
+
+def stack(hook: str, right: str, like: Stack, given: Any) -> Stack:
+    """Models [K, ...], which must have all entries of `like`, the cohort's updates, in their shapes."""
+    for name, change in like.items():
+        found = given.get(name) if isinstance(given, dict) else None
+        if not isinstance(found, Tensor) or found.shape != change.shape:
+            told = list(found.shape) if isinstance(found, Tensor) else "missing"
+            told = f"{name} is {told}, and in update {list(change.shape)}" if isinstance(given, dict) else _kind(given)
+            raise ConfigError("", hook, f"{right}: {told}")
+    return given
+
+
+def one_model(hook: str, given: Any, model: Params) -> Params:
+    """A model that ONE client trains from or uses: all entries of the net, `model`, in their form, and perhaps
+    others."""
+    own = {name: leaf for name, leaf in tensors(hook, given).items() if name in model}
+    same_form(hook, "all of the model's entries", model, own)
     return given
 
 

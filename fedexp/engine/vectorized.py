@@ -196,7 +196,7 @@ def _cohort(
     numbers = training.scalars(passes, number, ids)
     with torch.no_grad():
         start = over_clients(
-            lambda download, memory, found, key: returned.start(functions.start(download, memory, found), own),
+            lambda down, memory, found, key: returned.one_model("start", functions.start(down, memory, found), own),
             download, memory, found, numbers["key"],
         )  # fmt: skip
     return Client(download, memory, found, start, **numbers)

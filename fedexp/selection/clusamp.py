@@ -59,6 +59,8 @@ class CluSamp(Uniform):
         return torch.multinomial(self.distributions(groups, ctx, gen).double(), 1, generator=gen).squeeze(1)
 
     def learn(self, memory: Tree, ids: Tensor, uploads: Tree, ctx: Context) -> Tree:
+        right = 'compares clients by their updates, and upload sends no "update"; use selection=uniform'
+        require("update" in uploads, "selection", "CluSamp", right)
         last = {name: uploads["update"][name] for name in memory["updates"]["first"]}
         store = client_rows.put(memory["updates"], ids, last)
         rows = ranks.from_first(lambda: self.distances(ids, store), memory["distances"].device)

@@ -116,6 +116,16 @@ CASES = [
         lambda found, *_: {"params": found["params"]},
         "{**state, ...}; it lacks round, stage, clock, optimi",
     ),
+    (
+        "aggregate",
+        lambda found, *_: {**found, "params": {**found["params"], "head.bias": torch.zeros(3)}},
+        'with the global model as "params" in their names, shapes and types; head.bias is float32 [3], not float64 [4]',
+    ),
+    (
+        "aggregate",
+        lambda found, *_: {**found, "params": {"head.bias": found["params"]["head.bias"]}},
+        'with the global model as "params" in their names, shapes and types; head.weight is missing',
+    ),
 ]
 
 
