@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import pickle
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
@@ -28,7 +29,8 @@ class Damaged(Exception):
 
 def write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
     """Create or replace `path` with what `fill` writes; on any error the old file stays as it was."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A process number alone would not do: on a shared disk two machines may have the same.
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         write_in_place(beside, fill)
         os.replace(beside, path)

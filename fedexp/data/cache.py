@@ -21,7 +21,8 @@ _LONGEST_WRITE = 3600.0  # seconds
 
 
 def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> Tensor:
-    """compute(), or its earlier result if `sources` (names, sizes, times) have not changed since.
+    """compute(), or its earlier result if `sources` (names, sizes, times) have not changed since. Of the times, that of
+    the last change of a file's entry tells when files of equal size and age have swapped their names.
 
     A damaged cache is rebuilt; if no place can be written to, nothing is cached. Both are reported. Raises ConfigError
     for a source that is not a file, such as a broken link.
@@ -33,7 +34,9 @@ def cached(cache: Path, sources: list[Path], compute: Callable[[], Tensor]) -> T
         except OSError as error:
             raise ConfigError("dataset.root", file, f"cannot be read ({error.strerror})") from error
         require(S_ISREG(stat.st_mode), "dataset.root", file, "is not an ordinary file")
-        listing.update(f"{os.path.relpath(file, cache.parent)}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
+        listing.update(
+            f"{os.path.relpath(file, cache.parent)}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}\n".encode()
+        )
     fingerprint, places = listing.hexdigest(), [cache, *_elsewhere(cache)]
     for place in filter(os.path.exists, places):
         try:

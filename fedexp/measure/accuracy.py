@@ -20,12 +20,18 @@ def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> I
         yield returned.logits(logits, len(labels), world.classes), labels
 
 
+def predicted(logits: Tensor) -> Tensor:
+    """The class that each row of logits predicts, int64 [n]; -1, which is no class, where they are not numbers (argmax
+    would take class 0, so that a diverged model would have the accuracy of always predicting it)."""
+    return torch.where(logits.isnan().any(1), -1, logits.argmax(1))
+
+
 @torch.no_grad()
 def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> tuple[Tensor, Tensor]:
     """(accuracy, mean cross-entropy) of predict(x) -> logits over all test examples: float64, on the device."""
     hits = loss = torch.zeros((), dtype=torch.float64, device=world.device)
     for logits, labels in _answers(predict, world, chunk):
-        hits = hits + (logits.argmax(1) == labels).sum()
+        hits = hits + (predicted(logits) == labels).sum()
         loss = loss + F.cross_entropy(logits, labels, reduction="none").double().sum()
     return hits / len(world.test_y), loss / len(world.test_y)
 
@@ -33,8 +39,10 @@ def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) ->
 @torch.no_grad()
 def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> Tensor:
     """How many test examples of class i (row) are predicted as class j (column): int64 [C, C], on the CPU."""
-    cells = [labels * world.classes + logits.argmax(1) for logits, labels in _answers(predict, world, chunk)]
-    return torch.bincount(torch.cat(cells).cpu(), minlength=world.classes**2).view(world.classes, world.classes)
+    pairs = [torch.stack([labels, predicted(logits)]) for logits, labels in _answers(predict, world, chunk)]
+    true, found = torch.cat(pairs, 1).cpu()
+    cells = (true * world.classes + found)[found >= 0]
+    return torch.bincount(cells, minlength=world.classes**2).view(world.classes, world.classes)
 
 
 def by_class(predict: Callable[[Tensor], Tensor], world: World) -> Tensor:

@@ -117,7 +117,8 @@ def _scores(models: Models, ids: Tensor, ctx: Context, clients: World, on: str) 
 def _right(model: Model, params: Params, world: World, rows: Tensor) -> float:
     """A model's accuracy on the training examples `rows`."""
     hits = [
-        model(params, world.prepare(part), training=False).argmax(1) == world.y[part] for part in rows.split(_CHUNK)
+        accuracy.predicted(model(params, world.prepare(part), training=False)) == world.y[part]
+        for part in rows.split(_CHUNK)
     ]
     return float(torch.cat(hits).double().mean())
 

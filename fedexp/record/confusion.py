@@ -17,9 +17,9 @@ def table(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(counts.numpy(), index=class_names, columns=class_names).rename_axis("class")
 
 
-def per_class(counts: Tensor, class_names: list[str]) -> pd.DataFrame:
-    """Accuracy (recall, a fraction; empty without examples) and number of test examples of each class."""
-    examples = counts.sum(1)
+def per_class(counts: Tensor, examples: Tensor, class_names: list[str]) -> pd.DataFrame:
+    """Accuracy (recall, a fraction; empty without examples) and number of test examples of each class, `examples`
+    int64 [C]."""
     accuracy = counts.diagonal().double() / examples
     columns = {"accuracy": accuracy.numpy(), "examples": examples.numpy()}
     return pd.DataFrame(columns, index=class_names).rename_axis("class")

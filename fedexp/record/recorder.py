@@ -209,8 +209,8 @@ class Recorder:
         self.folder.checkpoint.settle()
         self._try("model.pt", self.folder.write_model, params)  # what matters most, first
         names = self.class_names or [str(label) for label in range(self.world.classes)]
-        tables = {"confusion": confusion.table(answers, names), "class_accuracy": confusion.per_class(answers, names)}
-        self.write(tables)
+        by_class = confusion.per_class(answers, self.world.test_counts, names)
+        self.write({"confusion": confusion.table(answers, names), "class_accuracy": by_class})
         self.write_artifacts(artifacts)
         if self.config.pictures:
             self.write({"confusion": confusion.picture(answers, names)})

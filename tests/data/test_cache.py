@@ -41,6 +41,21 @@ def test_it_is_computed_once_until_a_source_changes(kept, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_sources_of_equal_size_and_age_that_swap_their_names_are_noticed(kept):
+    """Pictures of equal size, unpacked in one second, that are moved between the folders of two classes."""
+    cache, (first, second), computed, read = kept
+    for source in (first, second):
+        os.utime(source, (0, 0))
+    read()
+    beside = cache.with_name("beside")
+    first.rename(beside)
+    second.rename(first)
+    beside.rename(second)
+    assert first.read_text() == "b" and first.stat().st_mtime == second.stat().st_mtime
+    read()
+    assert len(computed) == 2
+
+
 def test_every_damage_is_noticed_and_said_and_the_cache_rebuilt(kept, capsys, draw):
     cache, _, computed, read = kept
     read()

@@ -32,9 +32,29 @@ def test_confusion_by_hand():
     assert float(hits) == pytest.approx(int(counts.diagonal().sum()) / 40)
 
 
+def test_logits_that_are_no_numbers_predict_no_class():
+    """Not class 0, whose share a diverged model would otherwise have as its accuracy, and by which it may reach a
+    target."""
+    world = make_world()
+    right = says(world.test_y.tolist())
+
+    def half(x):
+        logits = right(x)
+        logits[::2, 3] = torch.nan
+        return logits
+
+    counts = accuracy.confusion(half, world, chunk=8)
+    assert torch.equal(counts, counts.diagonal().diag()) and int(counts.sum()) == 20
+    right = says(world.test_y.tolist())
+    assert float(accuracy.test(half, world, chunk=8)[0]) == 0.5
+    frame = confusion.per_class(counts, world.test_counts, list("abcd"))
+    assert frame.examples.tolist() == world.test_counts.tolist()
+    assert float((frame.accuracy * frame.examples).sum()) == pytest.approx(20)
+
+
 def test_per_class_accuracy_and_a_class_without_examples():
     counts = torch.tensor([[3, 1, 0], [0, 0, 0], [2, 2, 4]])
-    frame = confusion.per_class(counts, ["a", "b", "c"])
+    frame = confusion.per_class(counts, torch.tensor([4, 0, 8]), ["a", "b", "c"])
     assert frame.accuracy["a"] == 0.75 and frame.accuracy["c"] == 0.5 and frame.accuracy.isna()["b"]
     assert frame.examples.tolist() == [4, 0, 8]
     assert confusion.table(counts, ["a", "b", "c"]).loc["c", "b"] == 2
