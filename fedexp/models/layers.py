@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from fedexp.models import convolution, recurrent
 from fedexp.randomness import uniform
@@ -106,11 +107,12 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             return y.to(x.dtype)
         if not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types
-        if now.weight is None and x.numel() > x.shape[1]:  # PyTorch's variance of a single value is not a number
+        # PyTorch's variance of a single value is not a number, and its derivative of a forward-mode one is wrong.
+        if now.weight is None and x.numel() > x.shape[1] and forward_ad._current_level < 0:
             mean, variance = (each.clone() for each in self._running(now))
             y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)
         else:
-            y, mean, variance = self._weighted(x, torch.ones_like(x[:, 0]) if now.weight is None else now.weight, now)
+            y, mean, variance = self._weighted(x, x.new_ones(len(x)) if now.weight is None else now.weight, now)
         found = {f"{self.path}.running_mean": mean.detach(), f"{self.path}.running_var": variance.detach()}
         now.statistics |= found
         now.within.update(found)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call
+from torch.func import functional_call, jvp
 
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
@@ -227,6 +227,29 @@ def test_a_dropout_used_twice_has_other_noise_each_time_and_the_same_in_the_next
         found, again = model.encode(params, x), model.encode(params, x)
     first, second = (found != 0).chunk(2, 1)
     assert 0.45 < float((first == second).double().mean()) < 0.55 and torch.equal(found, again)
+
+
+def test_a_gradient_of_a_directional_derivative_through_batch_norm():
+    """A loss may contain one (torch.func.jvp). PyTorch's own batch normalisation gives a wrong gradient of it."""
+    torch.manual_seed(0)
+    x, model = torch.randn(6, 4).double(), Model(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).double())
+    params = {name: leaf + 0.1 * torch.randn_like(leaf) for name, leaf in model.params().items()}
+    along = torch.randn_like(x)
+
+    def by_hand(x):
+        normal = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
+        return F.linear(normal * params["0.weight"] + params["0.bias"], params["1.weight"], params["1.bias"])
+
+    def ours(x):
+        with training(None, torch.tensor(0)):
+            return model(params, x)
+
+    found = []
+    for function in (by_hand, ours):
+        leaf = x.clone().requires_grad_()
+        _, derivative = jvp(lambda x, function=function: function(x).square().mean(), (leaf,), (along,))
+        found.append(torch.autograd.grad(derivative, leaf)[0])
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_batch_norm_used_twice_keeps_statistics_of_both():
