@@ -232,8 +232,14 @@ def report(
     """
     every = [each for place in places for each in (place if isinstance(place, list | tuple) else [place])]
     folders = [place.folder if isinstance(place, Run) else _path("places", place) for place in every]
-    until = {each.folder: each.found["rounds"] for each in every if isinstance(each, Run) and each.found is not None}
-    runs = [run.at(until.get(run.path, run.rounds)) for run in read(*folders)]
+    until: dict[Path, set[int | None]] = {}  # None: all of its rounds
+    for each in every:
+        if isinstance(each, Run):
+            until.setdefault(each.folder.resolve(), set()).add(each.found["rounds"] if each.found else None)
+    runs = []
+    for run in read(*folders):
+        asked = until.get(run.path.resolve(), {None})
+        runs += [run.at(rounds) for rounds in sorted({rounds or run.rounds for rounds in asked})]
     require(bool(runs), "places", " ".join(map(str, folders)), "no runs there")
     page = compare_runs(runs, targets=_fractions(targets), baseline=None if baseline is None else str(baseline))
     if to is not None:

@@ -181,7 +181,8 @@ class Experiment:
             return done.after, None
         self.recorder.history.count(done.bytes_up, done.bytes_down, done.examples, time.monotonic() - began)
         if row is not None:
-            if not self.recorder.history.rows:
+            rows = self.recorder.history.rows
+            if not rows or rows[-1].get("stage", stage.name) != stage.name:  # each stage's first row
                 check_final(stage.algorithm, done.after, self.ctx)
             row = self.recorder.add(row, tables)
         if self.config.artifacts_every and done.number % self.config.artifacts_every == 0:

@@ -136,7 +136,9 @@ def _aggregated(
     of clusters' models can change."""
     before, own = state["params"], ctx.model.own
     single = all(name in own and own[name].shape == leaf.shape for name, leaf in before.items())
+    versions = returned.versions(before)
     after = algorithm.aggregate(state, ids, uploads, ctx, gen)
+    returned.unchanged("aggregate", "the State's params", before, versions)
     return returned.state("aggregate", after, ["params", *_START, *_KEPT], before if single else None)
 
 

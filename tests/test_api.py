@@ -61,6 +61,8 @@ def test_fewer_rounds_than_were_carried_out_are_these(done):
     assert two.accuracy == done.metrics["test_accuracy"][2] == fedexp.report(two).records["final_accuracy"][0]
     with pytest.raises(ConfigError, match=r"rounds=2: .* has only the model of round 3"):
         _ = two.model
+    for order in ((done, two), (two, done), (two, fedexp.load(done.folder))):
+        assert sorted(fedexp.report(*order).records["rounds"]) == [2, 3]
 
 
 def test_a_run_that_was_moved_can_be_loaded(done, tmp_path):

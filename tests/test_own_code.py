@@ -12,11 +12,12 @@ from program import FEW, metrics, only_folder, result, run
 
 MODULE = """
 from dataclasses import dataclass
+from functools import partialmethod
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from fedexp.algorithms.fedavg import FedAvg
+from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.models import Classifier
 from fedexp.server_optimizer.momentum import Momentum
 from fedexp.server_optimizer.sgd import Sgd
@@ -164,6 +165,16 @@ class OtherFinal(FedAvg):
     def final(self, state): return {name: leaf + 1.0 for name, leaf in state["params"].items()}
 
 @dataclass(frozen=True, kw_only=True)
+class LaterFinal(OtherFinal):
+    def stages(self, ctx): return [Stage("first", FedAvg(), ctx, rounds=1), Stage("second", self, ctx)]
+
+@dataclass(frozen=True, kw_only=True)
+class Surveys(FedAvg):
+    def inspect(self, model, download, memory, examples): return {"counts": examples.label_counts}
+    def download(self, state, ids, ctx):
+        return {**super().download(state, ids, ctx), "mean": self.survey(state, ids, {}, ctx)["counts"]}
+
+@dataclass(frozen=True, kw_only=True)
 class UnfitFinal(FedAvg):
     def init(self, ctx, params): return {**super().init(ctx, params), "scale": torch.ones(())}
     def predict(self, state, model, x): return state["scale"] * super().predict(state, model, x)
@@ -191,6 +202,46 @@ class Half(FedAvg):
         return {**state, "params": {name: leaf + update[name] / 2 for name, leaf in state["params"].items()}}
 
 @dataclass(frozen=True, kw_only=True)
+class Distilled(FedAvg):
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        params = {name: leaf.clone().requires_grad_() for name, leaf in state["params"].items()}
+        optimizer = torch.optim.SGD(params.values(), lr=0.1)
+        for name, leaf in params.items(): leaf.grad = -uploads["update"][name].mean(0)
+        optimizer.step()
+        return {**state, "params": {name: leaf.detach() for name, leaf in params.items()}}
+
+@dataclass(frozen=True, kw_only=True)
+class Timely(FedAvg):
+    def answers(self, state, ids, *others): return torch.ones(len(ids), dtype=torch.bool), 1.0
+
+@dataclass(frozen=True, kw_only=True)
+class MedianAndState(Median):
+    def aggregate(self, *arguments): return {**super().aggregate(*arguments), "seen": torch.ones(())}
+
+def plainly(function):
+    def wrapper(*arguments): return function(*arguments)
+    return wrapper
+
+class Server:
+    def __init__(self, algorithm): self.algorithm = algorithm
+    def go(self, state, update, ids, ctx): return self.algorithm.step(state, median(update), len(ids), ctx)
+
+@dataclass(frozen=True, kw_only=True)
+class Decorated(FedAvg):
+    @plainly
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        return self.step(state, median(uploads["update"]), len(ids), ctx)
+
+@dataclass(frozen=True, kw_only=True)
+class Delegates(FedAvg):
+    def aggregate(self, state, ids, uploads, ctx, gen): return Server(self).go(state, uploads["update"], ids, ctx)
+
+@dataclass(frozen=True, kw_only=True)
+class Partial(FedAvg):
+    def flagged(self, state, ids, uploads, ctx, gen, flag): return stepped(self, state, uploads["update"], ids, ctx)
+    aggregate = partialmethod(flagged, flag=True)
+
+@dataclass(frozen=True, kw_only=True)
 class First(FedAvg):
     def select(self, state, ctx, gen): return torch.arange(ctx.cohort)
 
@@ -200,6 +251,10 @@ class Last(First):
     def aggregate(self, state, ids, uploads, ctx, gen):
         if state["round"] == 0: return state
         return super().aggregate(state, ids, uploads, ctx, gen)
+
+@dataclass(frozen=True, kw_only=True)
+class SelectsOfTensors(FedAvg):
+    def select(self, state, ctx, gen): return torch.arange(2 * ctx.cohort).view(2, -1).select(0, 1)
 """
 
 
@@ -302,24 +357,47 @@ def test_a_personal_model_that_is_none(monkeypatch, capfd, tmp_path):
     assert "personal: must return a dict of tensors by name, not None (is a ret" in capfd.readouterr().err
 
 
-NAMED = "neither calls FedAvg's nor uses self.selection"
+def test_final_is_checked_in_each_stage(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("LaterFinal", "rounds=3")) == 2
+    assert "final: must return a model with which alone, " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("name", "part", "said"),
     [
+        ("Surveys", "privacy=dp_fedavg", "privacy=DpFedAvg: does not protect clients' answers to a survey, which Surv"),
         ("Models", "compression=top_k", 'compression=TopK: has no effect on Models, whose upload sends no "update"'),
-        ("Models", "server_optimizer=adam", "server_optimizer=adam: has no effect on Models, whose aggregate neither"),
-        ("Models", "server_optimizer.lr=0.5", "server_optimizer.lr=0.5: has no effect on Models, whose aggregate neit"),
-        ("Models", "selection.merge=equal", "selection.merge=equal: has no effect on Models, whose aggregate neither"),
+        (
+            "Models",
+            "server_optimizer=adam",
+            "server_optimizer=adam: has no effect on Models: nothing in its aggregate ",
+        ),
+        (
+            "Models",
+            "server_optimizer.lr=0.5",
+            "server_optimizer.lr=0.5: has no effect on Models: nothing in its aggreg",
+        ),
+        (
+            "Models",
+            "selection.merge=equal",
+            "selection.merge=equal: has no effect on Models: nothing in its aggregate ",
+        ),
         (
             "Models",
             "selection=clusamp selection.merge=examples",
             'selection=CluSamp: compares clients by their updates, and upload sends no "',
         ),
-        ("Half", "server_optimizer=momentum", "server_optimizer=momentum: has no effect on Half, whose step neither"),
-        ("Median", "selection.merge=equal", f"selection.merge=equal: has no effect on Median, whose combine {NAMED}"),
-        ("First", "selection=poisson", f"selection=poisson: has no effect on First, whose select {NAMED}"),
+        ("Half", "server_optimizer=momentum", "server_optimizer=momentum: has no effect on Half: nothing in its step "),
+        ("Median", "selection.merge=equal", "selection.merge=equal: has no effect on Median: nothing in its combine "),
+        ("First", "selection=poisson", "selection=poisson: has no effect on First: nothing in its select leads to "),
+        ("Distilled", "server_optimizer=adam", "server_optimizer=adam: has no effect on Distilled: nothing in its agg"),
+        ("Timely", "system=devices system.deadline=1", "system.deadline=1: has no effect on Timely: nothing in its an"),
+        (
+            "MedianAndState",
+            "selection.merge=equal",
+            "effect on MedianAndState: nothing in its aggregate and combine le",
+        ),
+        ("SelectsOfTensors", "selection=poisson", "selection=poisson: has no effect on SelectsOfTensors: nothing in "),
     ],
 )
 def test_a_part_without_effect_is_refused(monkeypatch, capfd, tmp_path, name, part, said):
@@ -329,9 +407,9 @@ def test_a_part_without_effect_is_refused(monkeypatch, capfd, tmp_path, name, pa
     assert run(monkeypatch, tmp_path / "without", *own(name, "rounds=1")) == 0
 
 
-@pytest.mark.parametrize("name", ["Median", "MedianOfOwn", "Last"])
+@pytest.mark.parametrize("name", ["Median", "MedianOfOwn", "Decorated", "Delegates", "Partial", "Last"])
 def test_a_server_optimizer_may_be_reached_from_elsewhere_and_later(monkeypatch, tmp_path, name):
-    """Median inherits the step, MedianOfOwn calls a function that takes it, and Last takes none in its first round."""
+    """Median inherits the step, Last takes none in its first round, and the others reach it by other code."""
     for part in ("sgd", "adam"):
         assert run(monkeypatch, tmp_path / part, *own(name, f"server_optimizer={part}", "rounds=2")) == 0
     losses = [metrics(tmp_path / part)["test_loss"].iloc[-1] for part in ("sgd", "adam")]

@@ -21,6 +21,7 @@ from fedexp.models.layers import keep
 from fedexp.tree import Params, Tree
 
 _OWN = "own/"  # prefix of the names of v_k's entries; no module's name can contain it
+_A = "/mixing"  # the name of a
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class APFL(FedAvg):
     mixing: Annotated[float, Within(0, 1)] = 0.5
     adaptive: Annotated[str, OneOf("never", "round", "step")] = "never"
 
+    needs_sgd = "under Adam's steps the factor a of the own model's gradient would be lost"
     two_models = True
 
     def memory(self, ctx: Context, params: Params) -> Tree:
@@ -42,13 +44,13 @@ class APFL(FedAvg):
 
     def start(self, download: Tree, memory: Tree, found: Tree) -> Params:
         own = {**memory["weights"], **memory["statistics"]}
-        return {**download["model"], **{_OWN + name: leaf for name, leaf in own.items()}, "mixing": memory["mixing"]}
+        return {**download["model"], **{_OWN + name: leaf for name, leaf in own.items()}, _A: memory["mixing"]}
 
     def trains(self, model: Model) -> list[str]:
         return [*model.weights, *(_OWN + name for name in model.weights)]
 
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor:
-        plain, a = super().loss, params["mixing"]
+        plain, a = super().loss, params[_A]
         w = {name: params[name] for name in client.download["model"]}
         v = {name: params[_OWN + name] for name in w}
         fixed = {name: (v[name].detach(), w[name].detach()) for name in model.weights}
@@ -58,7 +60,7 @@ class APFL(FedAvg):
         if self.adaptive != "never":
             along = torch.stack([((own - other) * grads[name]).sum() for name, (own, other) in fixed.items()]).sum()
             moved = (a - client.lr * along).clamp(0, 1)
-            keep({"mixing": moved if self.adaptive == "step" else torch.where(batch.key == client.key, moved, a)})
+            keep({_A: moved if self.adaptive == "step" else torch.where(batch.key == client.key, moved, a)})
         # This term's value is 0, and its gradient with respect to v is a grad f(u).
         pull = torch.stack([((v[name] - own) * a * grads[name]).sum() for name, (own, _) in fixed.items()]).sum()
         return plain(model, w, batch, client) + pull
@@ -66,7 +68,7 @@ class APFL(FedAvg):
     def remember(self, params: Params, client: Client) -> Tree:
         own = {kind: client.memory[kind] for kind in ("weights", "statistics")}
         kept = {kind: {name: params[_OWN + name] for name in names} for kind, names in own.items()}
-        return {**kept, "mixing": params["mixing"]}
+        return {**kept, "mixing": params[_A]}
 
     def personal(self, download: Tree, memory: Tree, found: Tree) -> Params:
         a = memory["mixing"]

@@ -254,8 +254,13 @@ class FedAvg(Frozen):
         """The answers of clients `ids` [n] to `question`, without training: what its `inspect` (None: the algorithm's
         own) returns on each client's row of `download`, leaves [n, ...].
 
-        The bytes of `download` and of the answers are counted like those of any download and upload.
+        The bytes of `download` and of the answers are counted like those of any download and upload. Raises ConfigError
+        under differential privacy, which would not cover the answers.
         """
+        require(
+            type(self.privacy) is NoPrivacy, "privacy", type(self.privacy).__name__,
+            f"does not protect clients' answers to a survey, which {type(self).__name__} makes; use privacy=none",
+        )  # fmt: skip
         memory = tree.to(client_rows.take(state["memory"], ids)["own"], ctx.world.device)
         returned.tensors("the download of survey", download, len(ids))
         return ctx.engine.survey(question or self, ids, download, memory)

@@ -1,7 +1,7 @@
 """FedCat (Hu et al., "Towards Accurate Federated Learning via Device Concatenation"), algorithms 1 to 3.
 
 K copies of the global model each visit K devices, one per round, before they are merged (a cycle of K
-rounds); one device is drawn from each of K random groups, with a preference for those that took part least.
+rounds); one device is drawn from each of K random groups, with a preference for those that were drawn least.
 
 Between merges the last merged model is evaluated, and clients use it, so the curve over communication rounds is
 a staircase that rises every K rounds, as in the paper, which tests every 10 rounds with K = 10. The server optimizer
@@ -128,7 +128,10 @@ class FedCat(FedAvg):
         moved = state
         if self.grouping:
             counts = state["counts"].clone()
-            counts[ids, offset] += 1
+            # Those that were drawn but failed, too: otherwise they would be drawn more and more.
+            everyone = len(ids) == ctx.cohort
+            drawn = ids if everyone else self.select(state, ctx, generator(ctx.seed, "round", state["round"]))
+            counts[drawn, offset] += 1
             moved = {**moved, "counts": counts}
         if self.concatenation:
             copies = tree.apply(torch.add, self.starts(state, ids, uploads, ctx), uploads["update"])

@@ -1,7 +1,9 @@
-"""What is told of a user's own classes before the first round, from the names that their code reads."""
+"""What is told of a user's own classes before the first round, from their code as Python has compiled it."""
 
 import difflib
+import dis
 import inspect
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -17,7 +19,7 @@ def misspelt(kind: type) -> Iterator[tuple[str, str]]:
     parents = (each for each in kind.__mro__ if each.__module__.startswith("fedexp."))
     known = [name for name in dir(next(parents, object)) if not name.startswith("_")]
     functions = {name: value for each in _own(kind) for name, value in vars(each).items() if callable(value)}
-    called = {name for function in functions.values() for name in _names(function, set())}
+    called = {name for value in functions.values() for code in _codes(value) for name in code.co_names}
     for name in functions:
         if name not in known and name not in called and not name.startswith("_"):
             yield from ((name, hook) for hook in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
@@ -26,33 +28,31 @@ def misspelt(kind: type) -> Iterator[tuple[str, str]]:
 def check_use_of_parts(algorithm: FedAvg) -> None:
     """Raise ConfigError for a part that a user's own hooks leave without effect: two runs with different parts, and
     folders of their own, would give the same numbers."""
-    selection, optimizer, name = algorithm.selection, algorithm.server_optimizer, type(algorithm).__name__
-    hooks = _without(algorithm, ("aggregate", "step"), {"aggregate", "step", "server_optimizer"})
-    right = f"has no effect on {name}, whose {hooks} neither calls self.step nor FedAvg's {hooks}"
+    selection, optimizer, kind = algorithm.selection, algorithm.server_optimizer, type(algorithm)
+    right = f"has no effect on {kind.__name__}: nothing in its"
+    own = _without("server_optimizer", kind, "aggregate", "step")
+    to_do = f"{right} {own} leads to self.server_optimizer; call self.step there, or use server_optimizer=sgd"
     plain = type(optimizer) is Sgd
-    require(not hooks or plain, "server_optimizer", type(optimizer).__name__, f"{right}; use server_optimizer=sgd")
-    require(not hooks or not plain or optimizer.lr == 1, "server_optimizer.lr", optimizer.lr, f"{right}; use 1")
-    hooks = _without(algorithm, ("select",), {"select", "selection"})
-    require(
-        not hooks or type(selection) is Uniform, "selection", type(selection).__name__,
-        f"has no effect on {name}, whose select neither calls FedAvg's nor uses self.selection; use selection=uniform",
-    )  # fmt: skip
-    hooks = _without(algorithm, ("combine", "aggregate"), {"combine", "aggregate", "selection"})
-    require(
-        not hooks or selection.merge == "examples", "selection.merge", selection.merge,
-        f"has no effect on {name}, whose {hooks} neither calls FedAvg's nor uses self.selection.weights; use examples",
-    )  # fmt: skip
+    require(not own or plain, "server_optimizer", type(optimizer).__name__, to_do)
+    require(not own or optimizer.lr == 1, "server_optimizer.lr", optimizer.lr, f"{to_do} with 1")
+    own = _without("selection", kind, "aggregate", "combine")
+    to_do = f"{right} {own} leads to self.selection.weights; use examples"
+    require(not own or selection.merge == "examples", "selection.merge", selection.merge, to_do)
+    weighs = not own and type(selection).weights is not Uniform.weights
+    own = _without("selection", kind, "select")
+    to_do = f"{right} select leads to self.selection; use selection=uniform"
+    require(not own or weighs or type(selection) is Uniform, "selection", type(selection).__name__, to_do)
+    own = _without("system", kind, "answers")
+    for name in ("deadline", "wait_for"):
+        value = getattr(algorithm.system, name, None)
+        require(not own or value is None, f"system.{name}", value, f"{right} answers leads to self.system; use null")
 
 
-def _without(algorithm: FedAvg, hooks: tuple[str, ...], names: set[str]) -> str:
-    """Which of these hooks a user's class has of its own, joined by "and", if none of `names` is in its code or in that
-    of the functions that this calls; otherwise an empty text."""
-    classes = _own(type(algorithm))
-    defined = [name for name in hooks if any(name in vars(each) for each in classes)]
-    # Of a data class's generated methods, such as __eq__, all read every field.
-    own = [value for each in classes for name, value in vars(each).items() if not name.startswith("__")]
-    read = {name for value in own for name in _names(value, set())}
-    return "" if names & read else " and ".join(defined)
+def _without(part: str, kind: type, first: str, *others: str) -> str:
+    """Which of these hooks a user's class has of its own, joined by "and", if what the first of them leads to never
+    reads the algorithm's `part`; otherwise an empty text."""
+    defined = [name for name in (first, *others) if any(name in vars(each) for each in _own(kind))]
+    return "" if not defined or _leads_to(part, kind, first) else " and ".join(defined)
 
 
 def _own(kind: type) -> list[type]:
@@ -60,20 +60,80 @@ def _own(kind: type) -> list[type]:
     return [each for each in kind.__mro__ if not each.__module__.startswith("fedexp.") and each is not object]
 
 
-def _names(value: Any, seen: set[Any]) -> Iterator[str]:
-    """The names of attributes and global variables that a function's or property's code reads, and that of the
-    functions of its own which it calls by such names. seen: code that has been read."""
-    function = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
-    beside = getattr(function, "__globals__", {})
-    todo = [getattr(function, "__code__", None)]
+def _leads_to(part: str, kind: type, hook: str) -> bool:
+    """Whether a hook reads an attribute `part` of the algorithm, or anything that it calls does: methods of the
+    algorithm, fedexp's included, and functions and classes of the user. True, too, where that cannot be known."""
+    line, seen = kind.__mro__, set[int]()
+    todo = _defined(line, hook, 0)
     while todo:
-        code = todo.pop()
-        if not isinstance(code, CodeType) or code in seen:
+        value, place = todo.pop()
+        if id(value) in seen or (
+            _is_library(value) and not any(value is each for own in line for each in vars(own).values())
+        ):
             continue
-        seen.add(code)
-        todo += code.co_consts
-        yield from code.co_names
-        for name in code.co_names:
-            other = beside.get(name)
-            if inspect.isfunction(other) and not other.__module__.startswith("fedexp."):
-                yield from _names(other, seen)
+        seen.add(id(value))
+        todo += [(each, place) for each in vars(value).values()] if inspect.isclass(value) else []
+        todo += [(each, place) for each in _within(value, line)]
+        for code in _codes(value):
+            read, imports = _read(code)
+            if part in read or "parts" in read or any(name not in sys.modules for name in imports):
+                return True
+            known = getattr(value, "__globals__", {})
+            spaces = [
+                each for name in code.co_names if inspect.ismodule(each := known.get(name)) or inspect.isclass(each)
+            ]
+            spaces += [sys.modules[name] for name in imports]
+            todo += [(known[name], place) for name in code.co_names if name in known]
+            todo += [(vars(each)[name], place) for each in spaces for name in code.co_names if name in vars(each)]
+            todo += [each for name in read for each in _defined(line, name, 0)]
+            above = code.co_names if "super" in code.co_names else ()
+            todo += [each for name in above for each in _defined(line, name, place + 1)]
+    return False
+
+
+def _defined(line: tuple[type, ...], name: str, first: int) -> list[tuple[Any, int]]:
+    """What the classes from place `first` on define under a name, if any does: the first definition, and its place."""
+    return [(vars(each)[name], place) for place, each in enumerate(line) if place >= first and name in vars(each)][:1]
+
+
+def _is_library(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] in ("fedexp", "torch", "numpy")
+
+
+def _within(value: Any, line: tuple[type, ...]) -> Iterator[Any]:
+    """What a method is made of: a decorator's function, a partial's, a property's; and what its closure holds."""
+    for name in ("__func__", "__wrapped__", "func", "fget"):
+        yield from filter(None, [getattr(value, name, None)])
+    for cell in getattr(value, "__closure__", None) or ():
+        try:
+            if cell.cell_contents not in line:  # super() has its class there
+                yield cell.cell_contents
+        except ValueError:  # it is empty
+            continue
+
+
+def _codes(value: Any) -> list[CodeType]:
+    """A function's code, and that of the functions defined within it."""
+    found = [code for code in [getattr(value, "__code__", None)] if isinstance(code, CodeType)]
+    for code in found:
+        found += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found
+
+
+def _read(code: CodeType) -> tuple[set[str], list[str]]:
+    """The attributes that code reads of its parameters, one of which may be the algorithm, and the modules that it
+    imports. An attribute of anything else, such as a PyTorch optimizer's `step`, does not count."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    parameters = {*code.co_varnames[:count], *code.co_freevars}
+    read, imports = set[str](), list[str]()
+    of_parameter = False  # whether what was loaded last is a parameter, or an attribute of one
+    for each in dis.get_instructions(code):
+        if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            names = each.argval if isinstance(each.argval, tuple) else (each.argval,)  # some load two at once
+            of_parameter = names[-1] in parameters
+        elif each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            read |= {each.argval} if of_parameter else set()
+        else:
+            imports += [each.argval] if each.opname == "IMPORT_NAME" else []
+            of_parameter = False
+    return read, imports

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedexp.cli import console
 from fedexp.config.compose import composing
 from fedexp.errors import Incomplete
-from fedexp.sweep.jobs import Sweep, sweeps
+from fedexp.sweep.jobs import Sweep, by_run, sweeps
 from fedexp.sweep.plan import planned, show
 from fedexp.sweep.progress import Composing
 
@@ -24,7 +24,7 @@ def compare(sweep: Sweep, folders: list[Path], words: list[str]) -> None:
         return
     table = sweep.table if sweep.table and sweep.table.name in published.names() else None  # not one's own
     if table is None:
-        asked = {job.fingerprint: job.plain["rounds"] for job in sweep.jobs if job.plain is not None}
+        asked = {job.fingerprint: job.plain["rounds"] for job, _ in by_run(sweep.jobs) if job.plain is not None}
         page = any_runs.compare_runs([run.at(asked.get(run.fingerprint, run.rounds)) for run in runs])
     else:
         page = comparison.compare(sweep, runs)

@@ -115,7 +115,8 @@ def _tables(
     words: list[str], folders: list[Path], to: Path | None, wants_dashboard: bool, asked: dict[str, Any]
 ) -> None:
     words = [f"+{word}" if word.startswith("table=") else word for word in words]
-    for sweep in sweeps(words):
+    every = sweeps(words)
+    for sweep in every:
         named = sweep.table is not None
         require(named, "", " ".join(words), "name a table (table=fedcat_1) or a folder with runs")
         sweep.check()
@@ -125,7 +126,8 @@ def _tables(
             continue
         root = Path(composed[0].plain["output_root"]).expanduser()
         page = compare(sweep, read(*(folders or [root])), **asked)
-        _write(page, to or root / "reports" / page.name)
+        own = root / "reports" / page.name if to is None else to / page.name if len(every) > 1 else to
+        _write(page, own)  # in a folder of its own: pictures of several tables have the same names
 
 
 def _write(page: Page, to: Path) -> None:

@@ -47,6 +47,8 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
 def _change(config: DictConfig, override: Override) -> None:
     key, _, value = override.input_line.lstrip("+~").partition("=")
     require(not override.is_sweep_override(), key, value, "must be a single value: this program carries out one run")
+    right = "chooses a protocol, which cannot be changed in a saved run; give its keys one by one"
+    require(key != "paper" or override.value() == config.paper, key, value, right)
     right = f"cannot be changed in a saved run; give its own keys, {key}.KEY=VALUE"
     require(key not in (*GROUPS, *PARTS), key, value, right)
     if key in _OF_THE_MACHINE:

@@ -129,6 +129,7 @@ class LocalTraining:
     def _train(self, algorithm: ClientFunctions, number: int, task: Task, received: Tree, untrained: bool) -> Tree:
         done: Tree = {}
         received = tree.apply(laid_out, received)
+        versions = returned.versions(received)
         kept = received["memory"]
         for each in self.passes(algorithm, task):
             client = self.client(each, number, task.client, received["download"], kept["own"])
@@ -138,6 +139,9 @@ class LocalTraining:
                 done = {"uploads": uploads, "loss": loss}
             else:
                 kept = {**kept, "own": remembered(each.functions, params, client)}
+        returned.unchanged(
+            "a client's hook", "what the client received, its download or its memory", received, versions
+        )
         return {**done, "memory": kept}
 
     def _carry_out(

@@ -212,6 +212,19 @@ def one_model(hook: str, given: Any, model: Params) -> Params:
     return given
 
 
+def versions(given: Tree) -> list[int]:
+    """How often each leaf has been changed in place so far."""
+    return [leaf._version for _, leaf in tree.leaves(given)]
+
+
+def unchanged(hook: str, what: str, given: Tree, before: list[int]) -> None:
+    """Raise ConfigError where leaves have been changed in place since `versions` gave `before`."""
+    for (path, leaf), version in zip(tree.leaves(given), before):
+        if leaf._version != version:
+            right = f"must not change {what} in place, which others read after it; work on a copy"
+            raise ConfigError("", hook, f"{right} ({'.'.join(map(str, path))} was changed)")
+
+
 def logits(given: Any, examples: int, classes: int) -> Tensor:
     """What `predict` returns for a batch of examples."""
     if not isinstance(given, Tensor) or list(given.shape) != [examples, classes]:

@@ -36,6 +36,7 @@ def train_vectorized(
     """Carry out all tasks at once. received: downloads and memory; gives uploads, memory and mean local losses, named
     as in `Trained`; all leaves are [K, ...]."""
     done: Tree = {}
+    versions = returned.versions(received)
     kept, clients = received["memory"], [task.client for task in tasks]
     for passes in zip(*(training.passes(algorithm, task) for task in tasks)):
         functions = passes[0].functions
@@ -49,6 +50,7 @@ def train_vectorized(
             done, kept = {"uploads": tree.choose(uploads, back), "loss": losses[back]}, tree.choose(kept, back)
         else:
             kept = {**kept, "own": tree.choose(over_clients(partial(remembered, functions), stack, cohort), back)}
+    returned.unchanged("a client's hook", "what the client received, its download or its memory", received, versions)
     return {**done, "memory": kept}
 
 

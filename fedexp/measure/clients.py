@@ -43,9 +43,10 @@ def evaluate(
     class weighted by the client's own label distribution, which is the exact expectation of accuracy on test examples
     distributed like its own. Classes that the test set lacks are left out, and a client that holds no others has no
     accuracy. With data_sharing, train includes what was shared, and matched is by labels as they were before. clients:
-    the world of the clients, if the algorithm trains in another (centralized training). A client
-    that was never drawn uses the model from which it would start. The column examples: how many of the client's own
-    examples the accuracy stands for.
+    the world of the clients, if the algorithm trains in another (centralized training). A client that was never drawn
+    uses the model from which it would start; where clients keep a whole model of their own (ditto, pfedme, apfl), it
+    is mixed with, or is, the run's initial one. The column examples: how many of the client's own examples the accuracy
+    stands for.
 
     If clients can use several models (`_used`), each model has its own columns. client_coverage: the share of these
     clients that have taken part, for algorithms whose clients remember something.

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from fedexp.errors import ConfigError
 from fedexp.models import convolution, recurrent
 from fedexp.randomness import uniform
 
@@ -105,6 +106,11 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             like = x.to(self.weight.dtype)  # autocast's bfloat16: vectorized, mixed types are not allowed
             y = F.batch_norm(like, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
             return y.to(x.dtype)
+        if now.weight is not None and len(now.weight) != len(x):
+            right = (
+                f"pads batches, and {self.path} normalises other rows than these examples; use hardware.engine=workers"
+            )
+            raise ConfigError("hardware.engine", "vectorized", right)
         if not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types
         # PyTorch's variance of a single value is not a number, and its derivative of a forward-mode one is wrong.
@@ -112,7 +118,9 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             mean, variance = (each.clone() for each in self._running(now))
             y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)
         else:
+            given, x = x.dtype, x.to(self.weight.dtype)  # in bfloat16 sums and statistics would be rounded
             y, mean, variance = self._weighted(x, x.new_ones(len(x)) if now.weight is None else now.weight, now)
+            y = y.to(given)
         found = {f"{self.path}.running_mean": mean.detach(), f"{self.path}.running_var": variance.detach()}
         now.statistics |= found
         now.within.update(found)
@@ -202,7 +210,7 @@ class MaxPool(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
-        if now is None or not now.alone or x.device.type != "cpu":
+        if now is None or not now.alone or x.device.type != "cpu" or x.dim() != 4:
             return super().forward(x)
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 

@@ -1,7 +1,10 @@
 """Comparing any runs: they are named by the keys in which they differ, and sorted by accuracy."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from statistics import fmean
 
 import pandas as pd
@@ -10,13 +13,14 @@ from fedexp.errors import ConfigError
 from fedexp.report import curves, maps
 from fedexp.report.groups import Group, by_key, draws, grouped
 from fedexp.report.page import Page, Picture, plural
-from fedexp.report.results import crossed, sheets
+from fedexp.report.results import WHICH, crossed, sheets, which
 from fedexp.report.runs import Recorded, distinct
 
 _CROSSED = {"final_accuracy": "Final accuracy", "client_accuracy_mean": "Mean accuracy of clients"}
 _MOST_CURVES = 14  # lines in a picture
 _MOST_PICTURES = 6
 _LONGEST = 200  # characters of names in a sentence
+_LONGEST_NAME = 150  # bytes of a file's name
 
 
 def compare_runs(
@@ -45,6 +49,8 @@ def compare_runs(
     grids = (crossed(groups, found, name, title) for name, title in _CROSSED.items())
     page.sheets[1:1] = filter(None, grids)
     page.notes = [f"{run.path.name}: {run.why}." for run in runs if not run.complete]
+    why = "its metrics.csv is damaged, so that it is not known when it reached a target"
+    page.notes += [f"{run.path.name}: {why}." for run in runs if run.complete and not run.curve and not run.is_study]
     for run in runs:
         if run.diverged:
             page.notes.append(f"{run.path.name}: diverged, and ended with round {run.result.get('rounds')}.")
@@ -53,7 +59,7 @@ def compare_runs(
     drawn, others = _pictured(groups)
     page.notes += list(_not_pictured(others))
     pictures = [*_curves(groups, drawn), maps.over_two_keys(groups, found), *_partitions(drawn)]
-    page.pictures = [each for each in pictures if each is not None]
+    page.pictures = _under_different_names([each for each in pictures if each is not None])
     page.records = _records(groups, found)
     return page
 
@@ -88,7 +94,7 @@ def _each_once(runs: Sequence[Recorded]) -> list[Recorded]:
 
 def _twice(count: int) -> Iterator[str]:
     if count:
-        why = "because they are copies of these runs, or differ from them only in what was measured"
+        why = "because others here have the same settings and seed, or differ from them only in what was measured"
         yield f"Left out, {why}: {plural(count, 'run')}."
 
 
@@ -124,8 +130,8 @@ def _ranked(groups: list[Group]) -> list[Group]:
     """Sorted by problem; then complete groups first, and the most accurate first."""
 
     def rank(group: Group) -> tuple[str, bool, float]:
-        accuracies = [run.result["final_accuracy"] for run in group.counted if run.result.get("final_accuracy")]
-        return group.problem, not group.done, -fmean(accuracies) if accuracies else 0.0
+        known = [each for run in group.counted if (each := run.result.get("final_accuracy")) is not None]
+        return group.problem, not group.done, -fmean(known) if known else 0.0
 
     return sorted(groups, key=rank)
 
@@ -170,17 +176,30 @@ def _partitions(problems: dict[str, list[Group]]) -> Iterator[Picture | None]:
         yield maps.partition(_stem("partition", problem), title, run)
 
 
+def _under_different_names(pictures: list[Picture]) -> list[Picture]:
+    """Pictures whose files would have the same name, as of partitions named a/b and a_b, are numbered."""
+    seen: Counter[str] = Counter()
+    named = []
+    for each in pictures:
+        seen[each.name] += 1
+        named.append(each if seen[each.name] == 1 else replace(each, name=f"{each.name}-{seen[each.name]}"))
+    return named
+
+
 def _stem(kind: str, of: str) -> str:
-    """The name of a file."""
-    return re.sub(r"[^\w.=+-]+", "_", f"{kind}_{of}").rstrip("_")
+    """The name of a file, which a disk takes: a long one is cut, and told apart by a hash."""
+    name = re.sub(r"[^\w.=+-]+", "_", f"{kind}_{of}").rstrip("_")
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    return f"{name.encode()[:_LONGEST_NAME].decode(errors='ignore')}_{blake2b(of.encode(), digest_size=3).hexdigest()}"
 
 
 def _records(groups: Sequence[Group], found: pd.DataFrame) -> pd.DataFrame:
     """One row per run, incomplete runs included."""
     written = pd.DataFrame([
-        {"run": run.path.name, "setting": group.label, **group.settings, "seed": run.seed,
+        {WHICH: which(run), "run": run.path.name, "setting": group.label, **group.settings, "seed": run.seed,
          **{key: value for key, value in run.result.items() if not isinstance(value, dict | list)}}
         for group in groups for run in group.runs
     ])  # fmt: skip
-    reached = found[["run", *(name for name in found if "_to_" in name)]]
-    return written.merge(reached, on="run", how="left")
+    reached = found[[WHICH, *(name for name in found if "_to_" in name)]]
+    return written.merge(reached, on=WHICH, how="left").drop(columns=WHICH)

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
+from fedexp.config.schema import flat
 from fedexp.report import lines, table_runs
 from fedexp.report.groups import by_key
 from fedexp.report.matching import Matcher, in_words
@@ -25,7 +27,9 @@ def compare(
     """The report of a table. sweep: the runs that its command line asks for; runs: those that exist; targets, baseline:
     as in any_runs.compare_runs. shorter: runs of fewer rounds than asked for count too, and are marked. earlier: the
     curves of pictures before it, which are not drawn again."""
-    table = sweep.table
+    asked = dict.fromkeys(flat(job.plain).get(sweep.table.repeats) for job in sweep.jobs if job.plain is not None)
+    table = replace(sweep.table, seeds=list(asked) or sweep.table.seeds)
+    sweep = replace(sweep, table=table)
     matcher = Matcher(runs, sweep.scale, shorter, of_study=table.program is not None)
     jobs = by_key(sweep.jobs, lambda job: (job.cell.row, job.cell.column, job.reference))
     peers = [each[0] for each in jobs.values() if each[0].plain is not None]

@@ -54,6 +54,9 @@ def read(*places: Path) -> list[Recorded]:
                 path.parent, ", ".join(absent),
             )  # fmt: skip
             continue
+        if not _are_targets(config.get("targets")):
+            log.warning("%s is left out: its config.yaml has targets that are no fractions in (0, 1]", path.parent)
+            continue
         result = _result(path.parent)
         if wrong := [name for name in _NUMBERS if not _possible(name, result.get(name))]:
             log.warning("%s is left out: its result.json has no number for %s", path.parent, ", ".join(wrong))
@@ -107,6 +110,11 @@ def _has_curve(folder: Path, rounds: int) -> bool:
     except (OSError, ValueError, LookupError, StopIteration, csv.Error):
         return False
     return reached and "test_accuracy" in header and len(row) == len(header) and last[0].endswith(b"\n")
+
+
+def _are_targets(given: Any) -> bool:
+    fractions = isinstance(given, list) and all(isinstance(each, int | float) and 0 < each <= 1 for each in given)
+    return given is None or fractions
 
 
 def _possible(name: str, value: Any) -> bool:

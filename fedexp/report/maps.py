@@ -17,7 +17,7 @@ _MOST_WRITTEN = 150  # cells up to which a map's numbers are written in them
 
 
 def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | None:
-    """A map of final accuracy if exactly two keys vary over at least four groups; otherwise None."""
+    """A map of complete runs' final accuracy if exactly two keys vary over at least four groups; otherwise None."""
     keys = list(groups[0].keys)
     if len(keys) != 2 or len(groups) < 4:
         return None
@@ -25,6 +25,8 @@ def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | Non
     rows, columns = (sorted({group.keys[key] for group in groups}, key=_order) for key in keys)
     values = np.full((len(rows), len(columns)), np.nan)
     for number, group in enumerate(groups):
+        if not group.done:  # what a failed run was at is no final accuracy
+            continue
         values[rows.index(group.keys[keys[0]]), columns.index(group.keys[keys[1]])] = means.get(number, math.nan)
     texts = [["" if np.isnan(value) else f"{value:.2f}" for value in row] for row in values]
 

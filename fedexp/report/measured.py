@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from fedexp.config.fingerprint import DRAWS
+from fedexp.config.schema import flat
 from fedexp.report import published
 from fedexp.report.matching import NOT_RUN, Matcher, Variant
 from fedexp.report.page import NOTHING
@@ -83,8 +85,9 @@ def measure(
     if any(map(math.isnan, values)):
         file = "information.csv" if cell.measure.kind == "information" else "metrics.csv"
         return Measured(cell, printed, None, NOT_RUN, [], [], f"{file} cannot be read or lacks this number")
-    if len(variant.runs) < len(own):
-        lacking = "; ".join([f"{len(variant.runs)} of {len(own)} {table.repetitions}", *filter(None, [lacking])])
+    asked = len({repr([flat(job.plain).get(key) for key in DRAWS]) for job in own})  # other keys may be swept, too
+    if len(variant.runs) < asked:
+        lacking = "; ".join([f"{len(variant.runs)} of {asked} {table.repetitions}", *filter(None, [lacking])])
     rounds = None if own[0].protocol is None else own[0].protocol["rounds"]
     return Measured(cell, printed, rounds, variant, values, others, lacking)
 

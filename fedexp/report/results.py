@@ -17,6 +17,7 @@ from fedexp.report.runs import Recorded
 
 CONFIDENCE = 0.95
 _MARKS = "The best in bold, the second best underlined or in italics"
+WHICH = "which"  # a column of `table`
 BASELINE = "fedavg"  # if it is among the options compared and no other is asked for
 
 
@@ -44,10 +45,15 @@ def clock_of(run: Recorded) -> str:
     return "simulated_seconds" if "simulated_seconds" in run.curve else "seconds"
 
 
+def which(run: Recorded) -> str:
+    """Tells a run from all others: folders of one name may lie in several places, and hold other numbers of rounds."""
+    return f"{run.path} {run.rounds}"
+
+
 def table(groups: Sequence[Group], targets: Sequence[float]) -> pd.DataFrame:
-    """One row for each run that counts: its group's number, its draw, its folder's name, and `numbers`."""
+    """One row for each run that counts: its group's number, its draw, which run it is, and `numbers`."""
     return pd.DataFrame([
-        {"group": number, "draw": draw(run), "run": run.path.name, **numbers(run, targets)}
+        {"group": number, "draw": draw(run), WHICH: which(run), **numbers(run, targets)}
         for number, group in enumerate(groups) for run in group.counted
     ])  # fmt: skip
 
@@ -91,11 +97,12 @@ def accuracy(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
 
 def crossed(groups: Sequence[Group], found: pd.DataFrame, name: str, title: str) -> Sheet | None:
     """An accuracy, a column of `found`, as papers print it: settings crossed with data sets and partitions, the fewer
-    of the two as columns. None where there is only one of either, or where most combinations have no value."""
+    of the two as columns, of complete runs. None where there is only one of either, or where most combinations have no
+    value."""
     problems, names = (list(dict.fromkeys(each)) for each in zip(*((group.problem, group.short) for group in groups)))
     if min(len(problems), len(names)) < 2:
         return None
-    shown = _spreads(groups, found, name)
+    shown = [text if group.done else NOTHING for text, group in zip(_spreads(groups, found, name), groups)]
     if 2 * sum(text != NOTHING for text in shown) < len(problems) * len(names):
         return None
     best = _marked(groups, found, name, shown)
@@ -117,7 +124,7 @@ def to_target(groups: Sequence[Group], found: pd.DataFrame, target: float) -> Sh
     rows = []
     for number, group in enumerate(groups):
         values = [_spread(each[number], 1) for each in known]
-        reached = f"{len(known[0][number])} of {len(group.counted)}"
+        reached = f"{len(known[0][number])} of {sum(bool(run.curve) for run in group.counted)}"
         rows.append([Entry(text) for text in (group.label, *values, reached)])
     seconds = "simulated s" if simulated else "seconds"
     caption = "Means over the runs that reached it, at the first evaluated round in which they did."
@@ -193,9 +200,11 @@ def sheets(
 def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
     """The key and the value that `said` names: an option's name, or KEY=VALUE."""
     options = {(key, text) for group in groups for key, text in group.keys.items()}
-    for key, text in sorted(options):
-        if said in (text, f"{key}={text}"):
-            return key, text
+    fits = [(key, text) for key, text in sorted(options) if said in (text, f"{key}={text}")]
+    several = ", ".join(f"{key}={text}" for key, text in fits)
+    require(len(fits) < 2, "baseline", said, f"is the value of several keys; give one of {several}")
+    if fits:
+        return fits[0]
     known = [f"{key}={text}" for key, text in options] + [text for _, text in options if not text[:1].isdigit()]
     raise ConfigError("baseline", said, f"is not among what is compared; {nearest(said, known)}")
 

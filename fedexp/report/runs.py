@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -153,7 +154,9 @@ class Recorded:
             rounds = [float(value) for value in columns["round"]] if rows else []
             kept = [number for number, value in enumerate(rounds) if value <= self.rounds]
             names = [name for name in _CURVE if kept and name in columns]
-            return {name: np.array([float(columns[name][number] or "nan") for number in kept]) for name in names}
+            found = {name: np.array([float(columns[name][number] or "nan") for number in kept]) for name in names}
+            damaged = np.isnan(found.get("test_accuracy", np.zeros(1))).any()
+            return {} if damaged else found
         except (OSError, ValueError, KeyError, csv.Error):
             return {}
 
@@ -235,4 +238,6 @@ def shown(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     text = str(value)
+    if isinstance(value, str) and re.fullmatch(r"[\[{].*|null|true|false|[-+.\d][\d.eE+-]*", text):
+        return repr(text)  # otherwise it would read as the number, or null, that another run has
     return text.rpartition(".")[2] if text.startswith("fedexp.") else text

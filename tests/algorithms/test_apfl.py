@@ -3,6 +3,7 @@
 import pytest
 import torch
 from quadratics import NAME, Quadratic, pair, weight
+from torch import nn
 from worlds import (
     LOCAL,
     assert_mechanisms_agree,
@@ -21,6 +22,7 @@ from fedexp.algorithms.fedavg import FedAvg
 from fedexp.engine import Local, client_rows
 from fedexp.errors import ConfigError
 from fedexp.measure.clients import evaluate
+from fedexp.models import Model
 from fedexp.round import personal_models
 
 
@@ -59,6 +61,37 @@ def test_what_a_client_uses_is_mixed_with_the_newest_global_model():
     assert w == pytest.approx(1.19)
     found = personal_models(OnQuadratics(), two.after, torch.tensor([0, 1]), two.ctx)
     assert list(map(weight, found)) == pytest.approx([each * a[k] + (1 - a[k]) * w for k, each in enumerate(v)])
+
+
+def test_a_weight_of_the_model_may_have_any_name():
+    """Also those by which an algorithm's own values are called."""
+
+    class Scaled(nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.layer, self.name = nn.Linear(64, 4), name
+            self.register_parameter(name, nn.Parameter(torch.tensor(0.5)))
+
+        def forward(self, x):
+            return self.layer(x.flatten(1)) * getattr(self, self.name)
+
+    found = []
+    for name in ("mixing", "gain"):
+        torch.manual_seed(0)
+        world = make_world()
+        (done,) = rounds(APFL(adaptive="step"), make_context(Model(Scaled(name).double()), world, LOCAL), 1)
+        found.append(
+            [done.after["params"][name], *own(done.after, world.clients)[0][name], own(done.after, world.clients)[1]]
+        )
+    for first, second in zip(*found, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_adam_whose_steps_no_factor_scales_is_refused():
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, Local(optimizer="adam", momentum=0.0))
+    with pytest.raises(ConfigError, match=r"local.optimizer=adam: under Adam's steps the factor a of"):
+        APFL().check(ctx)
 
 
 def test_when_the_mixing_weight_moves():

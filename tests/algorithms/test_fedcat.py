@@ -29,6 +29,7 @@ from fedexp.round import first_models, one_round, personal_models
 from fedexp.selection.full import Full
 from fedexp.selection.uniform import Uniform
 from fedexp.server_optimizer.momentum import Momentum
+from fedexp.system.devices import Devices
 
 LOCAL = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0)
 
@@ -115,6 +116,14 @@ def test_dispatch_counts_and_groups():
     counts = done[-1].after["counts"]
     assert counts.sum(0).tolist() == [12, 12, 12]  # K devices at each of 4 rounds with this offset
     assert counts.shape == (10, 3)
+
+
+def test_a_device_that_was_drawn_but_failed_is_counted():
+    """Otherwise those that never answer would be drawn more and more."""
+    ctx = context([4] * 6, 3)
+    done = rounds(FedCat(concatenation=False, epsilon=1.0, system=Devices(dropout=0.25)), ctx, 6)
+    assert all(len(each.ids) for each in done) and sum(len(each.ids) for each in done) < 18
+    assert done[-1].after["counts"].sum(0).tolist() == [6, 6, 6]
 
 
 def test_greedy_selection_takes_part_evenly():

@@ -96,6 +96,7 @@ def test_a_folder_may_be_elsewhere(left, monkeypatch, tmp_path, capsys):
             ["algorithm=fedcat"],
             "algorithm=fedcat: cannot be changed in a saved run; give its own keys, algorithm.KEY=VALUE",
         ),
+        (["paper=fedcat"], "paper=fedcat: chooses a protocol, which cannot be changed in a saved run"),
         (["selection=clusamp"], "selection=clusamp: cannot be changed in a saved run"),
         (["hardware=cqu"], "hardware=cqu: no such option; did you mean cpu?"),
         (["~tracking"], "~tracking=: cannot be left out; choose an option: tracking=NAME"),

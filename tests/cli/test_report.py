@@ -139,6 +139,17 @@ def test_the_command_reports_a_table(tmp_path, capsys):
     assert "51.01" in (tmp_path / "reports/fedcat_3/fedcat_3.md").read_text()
 
 
+def test_several_tables_have_a_folder_each(tmp_path):
+    """Their pictures have the same names."""
+    (sweep,) = asked("+table=fedcat_3", f"output_root={tmp_path}")
+    leave_run(sweep.jobs[0], [0.51])
+    to = tmp_path / "to"
+    assert report("table=fedcat_1,fedcat_3", f"output_root={tmp_path}", "--to", to) == 0
+    assert sorted(path.name for path in to.iterdir()) == ["fedcat_1", "fedcat_3"]
+    assert report("table=fedcat_3", f"output_root={tmp_path}", "--to", to / "alone") == 0
+    assert (to / "alone" / "fedcat_3.md").read_text() == (to / "fedcat_3" / "fedcat_3.md").read_text()
+
+
 FEW_CELLS = 'table.select="cifar10 dir0.1"'
 
 

@@ -149,6 +149,45 @@ def test_a_wrong_value_is_told_by_the_name_of_its_hook(hook, change, right, mech
     assert str(error.value).startswith(f"{hook}: must ") and right in str(error.value)
 
 
+def count(found, params, client):
+    return {"count": client.memory["count"].add_(1)}
+
+
+def halve(found, params, client):
+    for leaf in client.download["model"].values():
+        leaf.mul_(0.5)
+    return found
+
+
+def move(found, state, *others):
+    for leaf in state["params"].values():
+        leaf += 1
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Changed):
+    def memory(self, ctx, params):
+        return {"count": torch.zeros(())}
+
+
+@pytest.mark.parametrize(
+    ("hook", "change", "said"),
+    [
+        ("remember", count, "a client's hook: must not change .* in place, .* (memory.own.count was changed)"),
+        ("upload", halve, "a client's hook: must not change .* in place, .* (download.model.head.weight was changed)"),
+        ("aggregate", move, "aggregate: must not change the State's params in place, .* (head.weight was changed)"),
+    ],
+)
+@pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
+def test_what_others_read_must_not_be_changed_in_place(hook, change, said, mechanism):
+    """Clients' memory would otherwise count for all clients, and differently with each number of workers."""
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, Local(lr=0.1, batch_size=8), cohort=3, engine=mechanism)
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        rounds(Counting(hook=hook, change=change), ctx, 1)
+
+
 def test_hooks_that_change_nothing_are_accepted():
     """The cases above fail for what their hooks return, not because a hook is wrapped."""
     world = make_world()

@@ -229,6 +229,21 @@ def test_a_dropout_used_twice_has_other_noise_each_time_and_the_same_in_the_next
     assert 0.45 < float((first == second).double().mean()) < 0.55 and torch.equal(found, again)
 
 
+def test_max_pooling_takes_pictures_without_channels():
+    x = torch.randn(3, 6, 6)
+    net = purify(nn.Sequential(nn.MaxPool2d(2)))
+    with training(None, torch.tensor(0), alone=True):
+        assert torch.equal(net(x), F.max_pool2d(x, 2))
+
+
+def test_padded_batches_of_other_rows_than_examples_are_refused_in_one_line():
+    net = purify(nn.Sequential(nn.BatchNorm1d(2)))
+    with training(torch.tensor([1.0, 1.0, 0.0]), torch.tensor(0)):
+        assert net(torch.randn(3, 2)).shape == (3, 2)
+        with pytest.raises(ConfigError, match=r"hardware.engine=vectorized: pads batches, and 0 normalises other rows"):
+            net(torch.randn(12, 2))
+
+
 def test_a_gradient_of_a_directional_derivative_through_batch_norm():
     """A loss may contain one (torch.func.jvp). PyTorch's own batch normalisation gives a wrong gradient of it."""
     torch.manual_seed(0)

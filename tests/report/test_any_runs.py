@@ -182,7 +182,7 @@ def test_of_a_run_measured_twice_the_one_that_measured_more_is_shown(tmp_path):
     page = compared(tmp_path)
     assert page.title == "3 runs, 1 setting"
     assert values(page, "fedavg", titled(page, "Accuracy of clients"))["mean, %"] == "40.00 ± 0.00"
-    why = "because they are copies of these runs, or differ from them only in what was measured"
+    why = "because others here have the same settings and seed, or differ from them only in what was measured"
     assert page.lead[-1] == f"Left out, {why}: 3 runs."
 
 
@@ -257,6 +257,15 @@ def test_a_baseline_sets_the_target_however_it_is_named(tmp_path):
         leave_run(job, [final])
     for baseline in ("fedavg", "algorithm=fedavg"):
         assert titled(compared(tmp_path, baseline=baseline), "Until 50 % is reached")
+
+
+def test_a_value_that_several_keys_have_is_no_baseline(tmp_path):
+    (sweep,) = asked("local.lr=0.1,0.2", "local.momentum=0.1,0.2", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5])
+    with pytest.raises(ConfigError, match=r"baseline=0.1: .* give one of local.lr=0.1, local.momentum=0.1"):
+        compared(tmp_path, baseline="0.1")
+    assert compared(tmp_path, baseline="local.lr=0.1").sheets[-1].title.endswith("minus that of local.lr=0.1")
 
 
 def test_any_key_can_be_the_baseline(left):
@@ -388,6 +397,15 @@ def test_one_run_carried_out_twice_as_far_is_a_line_of_its_own(tmp_path):
     ]  # fmt: skip
 
 
+def test_folders_of_one_name_in_two_places_keep_their_numbers(tmp_path):
+    for rounds, accuracies in ((2, [0.1, 0.3]), (4, [0.1, 0.2, 0.3, 0.4])):
+        (sweep,) = asked(f"rounds={rounds}", f"output_root={tmp_path / str(rounds)}")
+        leave_run(*sweep.jobs, accuracies)
+    page = compare_runs(read(tmp_path / "2", tmp_path / "4"), targets=[0.25])
+    assert page.records["run"].nunique() == 1
+    assert page.records[["rounds", "rounds_to_0.25"]].to_numpy().tolist() == [[4, 3.0], [2, 2.0]]
+
+
 def test_a_finished_run_that_is_being_carried_on_is_read_as_it_ended(tmp_path):
     """Its config and metrics.csv are those of more rounds already; result.json is written at the end."""
     (sweep,) = asked("rounds=4", "evaluate.clients=all", f"output_root={tmp_path}")
@@ -413,6 +431,20 @@ def test_what_is_incomplete_is_not_averaged(outputs):
     assert values(page, "fedcat, lr=0.2")["runs"] == "2 of 3"
     assert f"{folder.name}: interrupted." in page.notes
     assert labels(page)[-1] == "scaffold, lr=0.1", "what is complete comes first"
+
+
+def test_what_a_failed_run_was_at_is_no_final_accuracy(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedprox", "partition=dir0.1,dir0.5", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        failed = job.config.algorithm.name == "fedprox" and job.config.partition.name == "dir0.5"
+        leave_run(job, [0.99 if failed else 0.7], status="failed" if failed else "finished")
+    page = compared(tmp_path)
+    grid = page.sheets[titled(page, "Final accuracy by data set and partition")]
+    assert sorted(entry.main for row in grid.rows for entry in row[1:]) == ["70.00"] * 3 + [NOTHING]
+    (heat,) = [each.chart()["data"][0] for each in page.pictures if each.chart()["data"][0].get("type") == "heatmap"][
+        :1
+    ]
+    assert np.nanmax(heat["z"]) == pytest.approx(70)
 
 
 def test_an_own_class_under_another_ones_name_has_a_line_of_its_own(tmp_path):
@@ -483,6 +515,39 @@ def test_a_run_whose_metrics_are_gone_is_not_complete(outputs, text):
         (folder / "metrics.csv").write_text(text)
     assert sorted(run.complete for run in read(outputs)) == [False] + [True] * 7
     assert f"{folder.name}: its metrics.csv cannot be read." in compared(outputs).notes
+
+
+@pytest.mark.parametrize("damaged", ["0.x9", ""])
+def test_a_damaged_row_in_the_middle_reached_no_target_that_is_known(tmp_path, damaged):
+    (sweep,) = asked("seed=0,1", "rounds=3", f"output_root={tmp_path}")
+    first, _ = (leave_run(job, [0.1, 0.9, 0.95]) for job in sweep.jobs)
+    metrics = first / "metrics.csv"
+    metrics.write_text(metrics.read_text().replace("2,0.9,", f"2,{damaged},"))
+    page = compared(tmp_path, targets=[0.8])
+    line = values(page, "fedavg", titled(page, "Until 80 %"))
+    assert (line["rounds"], line["runs"]) == ("2.0", "1 of 1")
+    assert page.notes == [
+        f"{first.name}: its metrics.csv is damaged, so that it is not known when it reached a target."
+    ]
+
+
+def test_partitions_whose_files_would_have_one_name_or_too_long_a_one_have_a_picture_each(tmp_path):
+    names = ["a/b", "a_b", "c" * 300]
+    for number, name in enumerate(names):
+        (sweep,) = asked("partition=dir", f"partition.alpha={number + 1}", f"output_root={tmp_path / str(number)}")
+        folder = leave_run(*sweep.jobs, [0.5], **{"partition.name": name})
+        (folder / "partition.csv").write_text(PARTITION)
+    page = compare_runs(read(*tmp_path.iterdir()))
+    write(page, tmp_path / "report")
+    assert len({each.name for each in page.pictures}) == len(page.pictures) == 6
+    assert len([*(tmp_path / "report").glob("accuracy*.png")]) == 3
+
+
+def test_a_text_and_the_number_that_it_reads_as_are_two_settings(tmp_path):
+    for value in ("1", 1, None, "null"):
+        (sweep,) = asked(f"output_root={tmp_path}")
+        leave_run(*sweep.jobs, [0.5], **{"algorithm.how": value})
+    assert sorted(labels(compared(tmp_path))) == [f"fedavg how={text}" for text in ("'1'", "'null'", "1", "null")]
 
 
 def test_curves_are_means_with_bands_over_every_axis(left):
@@ -571,6 +636,8 @@ SPOILT = [
     ("result.json", lambda text: text.replace(b'"rounds": 60', b'"rounds": "many"'), "no number for rounds"),
     ("config.yaml", lambda text: b"rounds: " + b"- " * 10**5, "config.yaml cannot be read"),
     ("config.yaml", lambda text: text + b"extra: &x [1]\nmore: [*x, *x]\n", "config.yaml cannot be read"),
+    ("config.yaml", lambda text: text.replace(b"targets: []", b"targets: 3"), "has targets that are no fractions"),
+    ("config.yaml", lambda text: text.replace(b"targets: []", b"targets: [a]"), "has targets that are no fractions "),
     ("result.json", lambda text: text.replace(b'"best_accuracy"', b'"best_accuracy": NaN, "x"'), "best_accuracy"),
 ]
 

@@ -55,6 +55,17 @@ def test_mean_spread_difference_and_missing_seeds(sweep, tmp_path):
     assert page.sheets[1].rows[0][3].main == "1000 / 1000"
 
 
+@pytest.mark.parametrize(("words", "seeds"), [(["seed=0"], 1), (["seed=0,1,2,3"], 4), (["local.lr=0.01,0.05"], 3)])
+def test_as_many_seeds_are_asked_for_as_the_command_line_says(tmp_path, words, seeds):
+    (sweep,) = asked(*WORDS, ROW, *words, f"output_root={tmp_path}")
+    for job in jobs_of(sweep, "fedcat"):
+        leave_run(job, [0.2, 0.5])
+    page = page_of(sweep, tmp_path)
+    line = record(page, "fedcat")
+    assert (line.seeds, line.seeds_asked) == (seeds, seeds) and not line.lacking
+    assert f"seeds asked for: {seeds}, run: {seeds}" in " ".join(page.lead)
+
+
 def test_marks_winners_and_ranks(sweep, tmp_path):
     for algorithm, final in {"fedavg": 0.4, "fedcat_gc": 0.3, "fedcat_dc": 0.6, "fedcat": 0.5}.items():
         leave_run(jobs_of(sweep, algorithm)[0], [final])
