@@ -74,6 +74,12 @@ class Misspelt(FedAvg):
     def loss(self, model, params, batch, client):
         return super().loss(model, params, batch, client) + self.losses(params)
 
+@dataclass(frozen=True, kw_only=True)
+class Twin(FedAvg):
+    def losses(self, params): return 0.0
+class OfTwin:
+    def loss(self, params): return self.of.losses(params)
+
 @dataclass(frozen=True)
 class MisspeltPart(Sgd):
     def stepp(self, params, update, memory, lr): return params, memory
@@ -433,6 +439,11 @@ def test_a_misspelt_hook_is_told(monkeypatch, capfd, tmp_path):
         "Misspelt.agregate is no hook, and nothing calls it: did you mean aggregate?",
         "MisspeltPart.stepp is no hook, and nothing calls it: did you mean step?",
     ]
+
+
+def test_what_another_class_calls_is_no_misspelt_hook(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("Twin", "rounds=1")) == 0
+    assert "is no hook" not in capfd.readouterr().out
 
 
 def test_an_algorithm_s_metrics(monkeypatch, capfd, tmp_path):

@@ -15,11 +15,16 @@ from fedexp.server_optimizer.sgd import Sgd
 
 
 def misspelt(kind: type) -> Iterator[tuple[str, str]]:
-    """Names in a user's class that are nearly those of hooks, and these hooks."""
+    """Names in a user's class that are nearly those of hooks, and that nothing in its module calls; and these hooks."""
     parents = (each for each in kind.__mro__ if each.__module__.startswith("fedexp."))
     known = [name for name in dir(next(parents, object)) if not name.startswith("_")]
     functions = {name: value for each in _own(kind) for name, value in vars(each).items() if callable(value)}
-    called = {name for value in functions.values() for code in _codes(value) for name in code.co_names}
+    modules = (vars(sys.modules[each.__module__]) for each in _own(kind) if each.__module__ in sys.modules)
+    beside = [each for module in modules for each in module.values() if not _is_library(each)]
+    code = [value for each in beside if inspect.isclass(each) for value in vars(each).values()]
+    called = {
+        name for value in (*functions.values(), *beside, *code) for each in _codes(value) for name in each.co_names
+    }
     for name in functions:
         if name not in known and name not in called and not name.startswith("_"):
             yield from ((name, hook) for hook in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
