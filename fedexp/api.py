@@ -32,7 +32,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp import experiment
-from fedexp.build import build_algorithm, build_dataset, construct
+from fedexp.building import build_algorithm, build_dataset, construct
 from fedexp.config.compose import Composer, NoConfig, composed, composing, word
 from fedexp.config.explain import explain
 from fedexp.config.saved import saved

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from fedexp.algorithms.fedavg import FedAvg, Stage
-from fedexp.build import build_context, build_dataset, build_measures, build_reference, build_stages, build_tracker
+from fedexp.building import build_context, build_dataset, build_measures, build_reference, build_stages, build_tracker
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset

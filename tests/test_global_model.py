@@ -8,7 +8,7 @@ from options import words_of
 from program import FEW, SMALL
 
 import fedexp
-from fedexp.build import build_dataset
+from fedexp.building import build_dataset
 from fedexp.errors import ConfigError
 
 WORDS = " ".join([*SMALL, "rounds=2", "hardware.workers=1"])

@@ -25,7 +25,7 @@ FLOORS = (
     ("round", "global_model"),
     ("measure",),
     ("record",),
-    ("build",),
+    ("building",),
     ("experiment", "sweep"),
     ("report",),
     ("cli",),

@@ -16,7 +16,7 @@ from hydra import initialize_config_dir
 from program import FEW, only_folder, result, run
 
 import fedexp
-from fedexp.build import construct
+from fedexp.building import construct
 from fedexp.config.comments import comments
 from fedexp.config.compose import CONF, Composer
 from fedexp.config.constructors import GROUPS, PARTS

@@ -10,7 +10,7 @@ from worlds import make_context, make_model, make_world, run_stages
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.building import build_algorithm, build_context, build_dataset
 from fedexp.engine import client_rows
 from fedexp.round import one_round
 

@@ -20,7 +20,7 @@ from worlds import (
 )
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build.world import build_dataset, build_world, hold_out, noise_by_client
+from fedexp.building.world import build_dataset, build_world, hold_out, noise_by_client
 from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError
 from fedexp.world import Noise, World

@@ -34,7 +34,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedexp.build import build_context, build_dataset, build_measures, build_reference, build_stages
+from fedexp.building import build_context, build_dataset, build_measures, build_reference, build_stages
 from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config import launch

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import construct
+from fedexp.building import construct
 from fedexp.config.constructors import PARTS, of_fedexp
 from fedexp.engine import Context
 from fedexp.engine.schedule import batches

@@ -20,7 +20,7 @@ def main(words: list[str]) -> None:
     """Print clients x classes, and each client's size and EMD. In a terminal too narrow for one column per class, the
     classes of each client are listed instead."""
     config = composed(words)
-    from fedexp.build import build_dataset, build_world  # only now: a misspelt key is refused without PyTorch
+    from fedexp.building import build_dataset, build_world  # only now: a misspelt key is refused without PyTorch
     from fedexp.measure.skew import emd, mean_emd
     from fedexp.record import partition
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedconcat import concatenate, encoders
-from fedexp.build import build_context, build_dataset
+from fedexp.building import build_context, build_dataset
 from fedexp.config.compose import composed
 from fedexp.config.constructors import PARTS
 from fedexp.data import Transform

@@ -11,7 +11,7 @@ from options import CASES
 from torch import nn
 from worlds import make_context, make_model, make_world, run_stages
 
-from fedexp.build import build_algorithm
+from fedexp.building import build_algorithm
 from fedexp.config.compose import CONF
 from fedexp.engine import Local
 from fedexp.errors import ConfigError

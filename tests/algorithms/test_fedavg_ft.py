@@ -12,7 +12,7 @@ from worlds import LOCAL, assert_resumes, gap, make_context, make_model, make_wo
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedavg_ft import FedAvgFT
-from fedexp.build import build_algorithm
+from fedexp.building import build_algorithm
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.measure.clients import evaluate

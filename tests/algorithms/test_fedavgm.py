@@ -12,7 +12,7 @@ from worlds import LOCAL, make_context, make_model, make_world, rounds
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import build_algorithm
+from fedexp.building import build_algorithm
 
 
 def named(*words):

@@ -9,7 +9,7 @@ from worlds import make_context, make_model, make_world
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.algorithms.fedconcat import encoders
-from fedexp.build import build_context, build_dataset
+from fedexp.building import build_context, build_dataset
 from fedexp.cli import carry_out
 from fedexp.cli.study import fedavg_encoders, losses, study
 from fedexp.engine import Local

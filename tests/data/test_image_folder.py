@@ -9,7 +9,7 @@ from composing import composed
 from PIL import Image
 from program import run
 
-from fedexp.build import build_dataset
+from fedexp.building import build_dataset
 from fedexp.data import Transform
 from fedexp.data.image_folder import image_folder
 from fedexp.errors import ConfigError

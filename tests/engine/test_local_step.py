@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import gap, make_context, make_model, make_world, rounds, run_stages
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.building import build_algorithm, build_context, build_dataset
 from fedexp.engine import Engine, Hardware, Local
 from fedexp.errors import ConfigError
 from fedexp.models import Model

@@ -11,7 +11,7 @@ from worlds import LOCAL, gap, make_context, make_model, make_world, play, round
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import build_algorithm, build_context, build_dataset, build_measures, build_reference
+from fedexp.building import build_algorithm, build_context, build_dataset, build_measures, build_reference
 from fedexp.config.schema import section
 from fedexp.engine import Hardware
 from fedexp.measure.evaluation import Evaluation

@@ -8,7 +8,7 @@ from worlds import gap, make_context, make_model, make_world, rounds, run_stages
 
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.building import build_algorithm, build_context, build_dataset
 from fedexp.engine import Local, convolutions
 from fedexp.models import Model
 from fedexp.models.layers import STACKED, Convolution

@@ -7,7 +7,7 @@ from program import SMALL, model, only_folder, result, run
 from torch import nn
 from torchvision import models
 
-from fedexp.build import build_algorithm, build_context, build_dataset
+from fedexp.building import build_algorithm, build_context, build_dataset
 from fedexp.config.fingerprint import fingerprint
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError

@@ -12,7 +12,7 @@ from fedexp.algorithms.fedsoft import FedSoft
 from fedexp.algorithms.fesem import FeSEM
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.label_clusters import LabelClusters
-from fedexp.build import build_algorithm, build_model
+from fedexp.building import build_algorithm, build_model
 from fedexp.config.compose import CONF
 from fedexp.config.schema import check, section
 from fedexp.errors import ConfigError

@@ -3,7 +3,7 @@
 import pytest
 from composing import composed
 
-from fedexp.build import build_algorithm
+from fedexp.building import build_algorithm
 from fedexp.config.fingerprint import fingerprint
 from fedexp.config.schema import check
 

@@ -7,7 +7,7 @@ from composing import composed
 from program import SMALL
 from worlds import make_dataset
 
-from fedexp.build import build_dataset, build_world
+from fedexp.building import build_dataset, build_world
 from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 from fedexp.partition.dirichlet import dirichlet

@@ -29,7 +29,7 @@ from fedexp.algorithms.fedper import FedPer
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.local_only import LocalOnly
 from fedexp.algorithms.scaffold import Scaffold
-from fedexp.build import build_algorithm
+from fedexp.building import build_algorithm
 from fedexp.engine import Pass, client_rows
 from fedexp.errors import ConfigError
 from fedexp.privacy.none import NoPrivacy

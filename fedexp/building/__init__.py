@@ -8,10 +8,10 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from fedexp.algorithms.fedavg import FedAvg, Stage
-from fedexp.build.construct import construct
-from fedexp.build.model import build_model
-from fedexp.build.own import check_use_of_parts, misspelt
-from fedexp.build.world import build_dataset, build_world
+from fedexp.building.construct import construct
+from fedexp.building.model import build_model
+from fedexp.building.own import check_use_of_parts, misspelt
+from fedexp.building.world import build_dataset, build_world
 from fedexp.config.constructors import PARTS
 from fedexp.config.schema import section
 from fedexp.data.dataset import Dataset

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from omegaconf import DictConfig
 
-from fedexp.build.construct import construct
+from fedexp.building.construct import construct
 from fedexp.config.constructors import of_fedexp
 from fedexp.config.schema import section
 from fedexp.data.dataset import Dataset, are_tokens

@@ -10,7 +10,7 @@ from composing import composed
 from program import SMALL
 from torch import nn
 
-from fedexp.build import build_context, build_dataset, build_stages
+from fedexp.building import build_context, build_dataset, build_stages
 from fedexp.config.schema import check
 from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError

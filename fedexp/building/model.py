@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fedexp import tree
-from fedexp.build.construct import REFUSALS, construct, in_short
+from fedexp.building.construct import REFUSALS, construct, in_short
 from fedexp.config.constructors import of_fedexp
 from fedexp.config.schema import section
 from fedexp.errors import ConfigError, require
