@@ -9,7 +9,7 @@ Sizes: N clients, K in a cohort, C classes, B batch size. Params: one model by n
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -297,6 +297,11 @@ class FedAvg(Frozen):
     def correct(self, grads: Params, params: Params, client: Client) -> Params:
         """The client's gradient as changed by the algorithm, before clipping, weight decay and momentum."""
         return grads
+
+    # review(model, params, client, examples) -> Tree: what the client computes on its own examples after training ended
+    # with `params`, in the manner of `inspect`; `upload` and `remember` have it in client.found. Only some classes have
+    # this hook: a call for every client would cost all others time.
+    review: ClassVar[Callable[..., Tree] | None] = None
 
     def upload(self, params: Params, client: Client) -> Tree:
         """All that crosses up. "update" goes through privacy and compression; anything else crosses as it is."""

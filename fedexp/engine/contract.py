@@ -49,10 +49,10 @@ class Batch(NamedTuple):
 class Client(NamedTuple):
     """What ONE client has at hand in a pass of local training and as it uploads. Only `download` crossed the network.
 
-    memory: what the client kept from its own earlier rounds; found: what `inspect` returned before training; start: the
-    weights that training began from. All others are tensors []: size: n_k; steps: number of local steps; path: momentum
-    SGD's effective number of steps (`Local.path`); lr: this round's learning rate; round: from 0; key: int64, for this
-    client's noise, drawn as with a Batch's key.
+    memory: what the client kept from its own earlier rounds; found: what `inspect` returned before training and, as the
+    client uploads, `review` after it; start: the weights that training began from. All others are tensors []: size:
+    n_k; steps: number of local steps; path: momentum SGD's effective number of steps (`Local.path`); lr: this round's
+    learning rate; round: from 0; key: int64, for this client's noise, drawn as with a Batch's key.
     """
 
     download: Tree
@@ -68,7 +68,7 @@ class Client(NamedTuple):
 
 
 class Examples:
-    """ONE client's own training examples, un-augmented: what `inspect` may look at.
+    """ONE client's own training examples, un-augmented: what `inspect` and `review` may look at.
 
     round: from 0; None outside of a round (in a survey or an evaluation).
     """
@@ -147,6 +147,9 @@ class ClientFunctions(Question, Protocol):
     def loss(self, model: Model, params: Params, batch: Batch, client: Client) -> Tensor: ...
 
     def correct(self, grads: Params, params: Params, client: Client) -> Params: ...
+
+    @property
+    def review(self) -> "Callable[[Model, Params, Client, Examples], Tree] | None": ...
 
     def upload(self, params: Params, client: Client) -> Tree: ...
 

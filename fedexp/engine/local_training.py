@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -14,13 +15,13 @@ from fedexp.engine import returned
 from fedexp.engine.contract import Batch, Client, ClientFunctions, Examples, Pass, Privacy, Question
 from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import batches, noise_key
-from fedexp.engine.steps import Recordings
+from fedexp.engine.steps import Recordings, over_leaves
 from fedexp.errors import Interrupted
 from fedexp.models.classifier import Model
 from fedexp.models.convolution import laid_out
 from fedexp.models.layers import training
 from fedexp.randomness import key, seeded
-from fedexp.tree import Params, Tree
+from fedexp.tree import Params, Stack, Tree
 from fedexp.world import World
 
 
@@ -71,6 +72,26 @@ class LocalTraining:
         ]
         returned.alike("inspect", found)
         return tree.stack(found)
+
+    def reviewed(
+        self, algorithm: ClientFunctions, clients: list[int], stack: Stack, cohort: Client, number: int
+    ) -> Client:  # fmt: skip
+        """Several clients [n, ...] after training has ended with `stack` [n, ...], with what each found out then."""
+        if algorithm.review is None:
+            return cohort
+        after = [
+            self._review(algorithm, client, tree.take(stack, row), over_leaves(itemgetter(row), cohort), number)
+            for row, client in enumerate(clients)
+        ]
+        returned.alike("review", after)
+        return cohort._replace(found={**cohort.found, **tree.stack(after)})
+
+    @torch.no_grad()
+    def _review(self, algorithm: ClientFunctions, client: int, params: Params, at_hand: Client, number: int) -> Tree:
+        """What ONE client finds out on its own examples after it has trained."""
+        assert algorithm.review is not None
+        examples = Examples(self.world, client, self.seed, number)
+        return returned.tensors("review", algorithm.review(self.model, params, at_hand, examples))
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
         """A client's passes in a round, of the length that its task allows."""
@@ -134,6 +155,9 @@ class LocalTraining:
         for each in self.passes(algorithm, task):
             client = self.client(each, number, task.client, received["download"], kept["own"])
             params, loss = self._carry_out(each, number, task.client, client, untrained)
+            if each.functions.review is not None:
+                after = self._review(each.functions, task.client, params, client, number)
+                client = client._replace(found={**client.found, **after})
             if each.functions is algorithm:
                 uploads, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
                 done = {"uploads": uploads, "loss": loss}

@@ -89,7 +89,7 @@ def _carry_out(
             raise Interrupted
     if ignored:  # only now: each look at a number makes a GPU wait
         returned.loss_without_padding(torch.stack(ignored).all())
-    return run.stack, cohort, run.total / cohort.steps, rank
+    return run.stack, training.reviewed(algorithm, ids, run.stack, cohort, number), run.total / cohort.steps, rank
 
 
 def _compiled(step: Callable[..., None], *arguments: Any) -> None:

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import (
     LOCAL,
     assert_mechanisms_agree,
+    assert_resumes,
     gap,
     make_context,
     make_model,
@@ -82,6 +83,49 @@ def test_models_of_the_papers_train_alike_on_colour_images(make):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcat", "fedbn", "parts"])
+@dataclass(frozen=True, kw_only=True)
+class Reviewing(FedAvg):
+    """Clients send and keep the accuracy of their trained models on their own examples."""
+
+    def memory(self, ctx, params):
+        return {"right": torch.zeros(ctx.world.classes, dtype=ctx.world.dtype)}
+
+    def inspect(self, model, download, memory, examples):
+        return {"before": memory["right"].sum()}
+
+    def review(self, model, params, client, examples):
+        right = torch.zeros_like(client.memory["right"])
+        for x, y in examples.batches():
+            right = right.index_add(0, y, (model(params, x, training=False).argmax(1) == y).to(right))
+        return {"right": right}
+
+    def upload(self, params, client):
+        return {**super().upload(params, client), **client.found}
+
+    def remember(self, params, client):
+        return {"right": client.found["right"]}
+
+
+@pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
+def test_what_clients_compute_after_training_is_of_their_trained_models(mechanism):
+    world = make_world(sizes=[5, 9, 14, 8])
+    model = make_model("norm", world)
+    first, second = rounds(Reviewing(), make_context(model, world, LOCAL, 4, engine=mechanism), 2)
+    for done in (first, second):
+        for row, client in enumerate(done.ids.tolist()):
+            params = {name: leaf[row] for name, leaf in done.models.items()}
+            x, y = world.prepare(world.of(client)), world.y[world.of(client)]
+            hits = model(params, x, training=False).argmax(1) == y
+            assert done.uploads["right"][row].tolist() == torch.bincount(y[hits], minlength=world.classes).tolist()
+    before = dict(zip(first.ids.tolist(), first.uploads["right"].sum(1).tolist()))
+    assert dict(zip(second.ids.tolist(), second.uploads["before"].tolist())) == before
+
+
+def test_what_clients_compute_after_training_agrees_and_resumes():
+    assert_mechanisms_agree(Reviewing())
+    assert_resumes(Reviewing(), "linear")
+
+
 def test_workers_equal_this_process(name):
     """Two worker processes of one thread each, against this process with all its threads."""
     alone = play(ALGORITHMS[name], "norm", "workers", dtype=torch.float32)

@@ -188,6 +188,30 @@ def test_what_others_read_must_not_be_changed_in_place(hook, change, said, mecha
         rounds(Counting(hook=hook, change=change), ctx, 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reviewing(FedAvg):
+    given: Any
+
+    def review(self, model, params, client, examples):
+        return self.given(examples)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda examples: None, TREE + MISSING),
+        (lambda examples: {"n": len(examples)}, ENTRY + "n is "),
+        (lambda examples: {"labels": examples.labels}, "must return the same names, shapes and types for every client"),
+    ],
+)
+def test_what_review_returns_wrongly_is_told(given, said):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, cohort=3, engine="vectorized")
+    with pytest.raises(ConfigError) as error:
+        rounds(Reviewing(given=given), ctx, 1)
+    assert str(error.value).startswith("review: must ") and said in str(error.value)
+
+
 def test_hooks_that_change_nothing_are_accepted():
     """The cases above fail for what their hooks return, not because a hook is wrapped."""
     world = make_world()
