@@ -224,6 +224,12 @@ class Timely(FedAvg):
 class MedianAndState(Median):
     def aggregate(self, *arguments): return {**super().aggregate(*arguments), "seen": torch.ones(())}
 
+@dataclass(frozen=True, kw_only=True)
+class Tabled(FedAvg):
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        pd.DataFrame({"client": ids.tolist()}).groupby("client").size()
+        return {**state, "params": {n: leaf + uploads["update"][n].mean(0) for n, leaf in state["params"].items()}}
+
 def plainly(function):
     def wrapper(*arguments): return function(*arguments)
     return wrapper
@@ -397,6 +403,11 @@ def test_final_is_checked_in_each_stage(monkeypatch, capfd, tmp_path):
         ("Median", "selection.merge=equal", "selection.merge=equal: has no effect on Median: nothing in its combine "),
         ("First", "selection=poisson", "selection=poisson: has no effect on First: nothing in its select leads to "),
         ("Distilled", "server_optimizer=adam", "server_optimizer=adam: has no effect on Distilled: nothing in its agg"),
+        (
+            "Tabled",
+            "server_optimizer=adam",
+            "server_optimizer=adam: has no effect on Tabled: nothing in its aggregate ",
+        ),
         ("Timely", "system=devices system.deadline=1", "system.deadline=1: has no effect on Timely: nothing in its an"),
         (
             "MedianAndState",

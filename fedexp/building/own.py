@@ -5,6 +5,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -20,7 +21,7 @@ def misspelt(kind: type) -> Iterator[tuple[str, str]]:
     known = [name for name in dir(next(parents, object)) if not name.startswith("_")]
     functions = {name: value for each in _own(kind) for name, value in vars(each).items() if callable(value)}
     modules = (vars(sys.modules[each.__module__]) for each in _own(kind) if each.__module__ in sys.modules)
-    beside = [each for module in modules for each in module.values() if not _is_library(each)]
+    beside = [each for module in modules for each in module.values() if _is_users(each, kind)]
     code = [value for each in beside if inspect.isclass(each) for value in vars(each).values()]
     called = {
         name for value in (*functions.values(), *beside, *code) for each in _codes(value) for name in each.co_names
@@ -72,13 +73,13 @@ def _leads_to(part: str, kind: type, hook: str) -> bool:
     todo = _defined(line, hook, 0)
     while todo:
         value, place = todo.pop()
-        if id(value) in seen or (
-            _is_library(value) and not any(value is each for own in line for each in vars(own).values())
-        ):
+        if id(value) in seen:
             continue
         seen.add(id(value))
-        todo += [(each, place) for each in vars(value).values()] if inspect.isclass(value) else []
         todo += [(each, place) for each in _within(value, line)]
+        if not _is_users(value, kind) and not any(value is each for own in line for each in vars(own).values()):
+            continue
+        todo += [(each, place) for each in vars(value).values()] if inspect.isclass(value) else []
         for code in _codes(value):
             read, imports = _read(code)
             if part in read or "parts" in read or any(name not in sys.modules for name in imports):
@@ -101,8 +102,15 @@ def _defined(line: tuple[type, ...], name: str, first: int) -> list[tuple[Any, i
     return [(vars(each)[name], place) for place, each in enumerate(line) if place >= first and name in vars(each)][:1]
 
 
-def _is_library(value: Any) -> bool:
-    return str(getattr(value, "__module__", "")).partition(".")[0] in ("fedexp", "torch", "numpy")
+def _is_users(value: Any, kind: type) -> bool:
+    """Whether a function or class is of the user's own code: of a package that has a class of the algorithm's, or of
+    one that is not installed. Others know nothing of the algorithm, and to follow them would take long."""
+    package = str(getattr(value, "__module__", "")).partition(".")[0]
+    if package in {each.__module__.partition(".")[0] for each in _own(kind)}:
+        return True
+    file = Path(getattr(sys.modules.get(package), "__file__", None) or "")
+    installed = package in sys.stdlib_module_names or {"site-packages", "dist-packages"} & {*file.parts}
+    return package != "fedexp" and not installed
 
 
 def _within(value: Any, line: tuple[type, ...]) -> Iterator[Any]:
