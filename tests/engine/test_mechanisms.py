@@ -82,7 +82,6 @@ def test_models_of_the_papers_train_alike_on_colour_images(make):
     assert gap(*states) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcat", "fedbn", "parts"])
 @dataclass(frozen=True, kw_only=True)
 class Reviewing(FedAvg):
     """Clients send and keep the accuracy of their trained models on their own examples."""
@@ -126,6 +125,7 @@ def test_what_clients_compute_after_training_agrees_and_resumes():
     assert_resumes(Reviewing(), "linear")
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcat", "fedbn", "parts"])
 def test_workers_equal_this_process(name):
     """Two worker processes of one thread each, against this process with all its threads."""
     alone = play(ALGORITHMS[name], "norm", "workers", dtype=torch.float32)

@@ -204,6 +204,7 @@ def test_work_of_a_child_that_dies_is_done_here(a_gpu_in_sight):
 def test_workers_that_could_not_train_are_not_started(a_gpu_in_sight, monkeypatch, caplog):
     """With a GPU, PyTorch lets no forked process compute gradients once this one has: as if the child found so."""
     whole = played(FedAvg(), workers=2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})  # on a single core there would be no workers
     monkeypatch.setattr(worker_pool, "_compute_a_gradient", lambda: os._exit(1))
     assert gap(whole, played(FedAvg(), workers="auto")) < 1e-5
     assert said(caplog, "CUDA_VISIBLE_DEVICES") == 1
