@@ -113,7 +113,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ConfigError("hardware.engine", "vectorized", right)
         if not now.alone:
             x = x.to(self.weight.dtype)  # autocast's bfloat16: the vectorized backward allows no mixed types
-        # PyTorch's variance of a single value is not a number, and its derivative of a forward-mode one is wrong.
+        # PyTorch's own form gives no number for the variance of a single value, and a wrong gradient of a derivative
+        # that was taken in forward mode.
         if now.weight is None and x.numel() > x.shape[1] and forward_ad._current_level < 0:
             mean, variance = (each.clone() for each in self._running(now))
             y, _, _ = torch.native_batch_norm(x, self.weight, self.bias, mean, variance, True, self.momentum, self.eps)

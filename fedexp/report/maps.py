@@ -17,7 +17,8 @@ _MOST_WRITTEN = 150  # cells up to which a map's numbers are written in them
 
 
 def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | None:
-    """A map of complete runs' final accuracy if exactly two keys vary over at least four groups; otherwise None."""
+    """A map of complete runs' final accuracy if exactly two keys vary over at least four groups; None
+    otherwise, and where no run is complete."""
     keys = list(groups[0].keys)
     if len(keys) != 2 or len(groups) < 4:
         return None
@@ -28,6 +29,8 @@ def over_two_keys(groups: Sequence[Group], found: pd.DataFrame) -> Picture | Non
         if not group.done:  # what a failed run was at is no final accuracy
             continue
         values[rows.index(group.keys[keys[0]]), columns.index(group.keys[keys[1]])] = means.get(number, math.nan)
+    if np.isnan(values).all():
+        return None
     texts = [["" if np.isnan(value) else f"{value:.2f}" for value in row] for row in values]
 
     def draw() -> Figure:

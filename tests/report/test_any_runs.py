@@ -447,6 +447,13 @@ def test_what_a_failed_run_was_at_is_no_final_accuracy(tmp_path):
     assert np.nanmax(heat["z"]) == pytest.approx(70)
 
 
+def test_without_a_complete_run_there_is_no_map(tmp_path):
+    (sweep,) = asked("algorithm=fedavg,fedprox", "local.lr=0.1,0.2", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5], status="failed")
+    assert not [each for each in compared(tmp_path).pictures if each.chart()["data"][0].get("type") == "heatmap"]
+
+
 def test_an_own_class_under_another_ones_name_has_a_line_of_its_own(tmp_path):
     words = ["seed=0,1", f"output_root={tmp_path}"]
     for own in ([], ["algorithm._target_=fedexp.algorithms.fedrs.FedRS"]):
