@@ -118,6 +118,8 @@ class Run:
             rows.index = rows.index.astype("int64")
             if rows.empty:
                 raise ValueError("it has no rows")
+            if not rows.index.is_unique:
+                raise ValueError("a round occurs twice")
         return rows
 
     def _refuse_earlier(self) -> None:

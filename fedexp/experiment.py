@@ -43,6 +43,8 @@ def run(config: DictConfig) -> dict[str, Any]:
         found = ranks.from_first(lambda: folder.finished(config.rounds), device)
         try:
             result = found or _carried_out(config, folder, stop)
+        except SystemExit as error:  # it would end a sweep, too
+            raise RuntimeError(f"code of this run ended the program (SystemExit: {error.code})") from error
         except Exception as error:
             if stop() and not isinstance(error, Interrupted):  # a sweep must not begin its next run
                 raise Interrupted(stop.signal) from error

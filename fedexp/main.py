@@ -139,13 +139,14 @@ def _leave(error: BaseException, config: DictConfig, always: bool) -> None:
     may leave no other trace."""
     folder = RunFolder(config)
     if launch.is_first() and (always or folder.path.is_dir()):
-        folder.write_error("".join(traceback.format_exception(error)))
+        in_short = f"{type(error).__name__}: {' '.join(str(error).split())}"  # the line that reports show
+        folder.write_error("\n\n".join([in_short, "".join(traceback.format_exception(error))]))
 
 
 def _for_every_cell(words: list[str]) -> list[str]:
     """In a table's sweep each cell chooses its own groups; a group's key that is given must nevertheless hold in every
-    cell: `dataset.root=FOLDER` becomes `++dataset.root=FOLDER`."""
+    cell: `dataset.root=FOLDER` becomes `++dataset.root=FOLDER`. So do keys of a table, as one's own may lack them."""
     if not any(word.lstrip("+").startswith("table=") for word in words):
         return words
-    of_a_cell = tuple(f"{group}." for group in GROUPS)
-    return [f"++{word}" if word.startswith(of_a_cell) else word for word in words]
+    of_some = tuple(f"{group}." for group in (*GROUPS, "table"))
+    return [f"++{word}" if word.startswith(of_some) else word for word in words]

@@ -175,7 +175,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(done, tmp_path, part, name):
 def test_metrics_without_rows_or_with_other_rows_are_said(done, tmp_path):
     moved = shutil.copytree(done.folder, tmp_path / "damaged")
     header, first, *_ = (done.folder / "metrics.csv").read_text().splitlines()
-    for rows in ([], [first, f"x{first}"]):
+    for rows in ([], [first, f"x{first}"], [first, first]):
         (moved / "metrics.csv").write_text("\n".join([header, *rows]))
         with pytest.raises(ConfigError, match=r"has no metrics\.csv that can be read"):
             _ = fedexp.load(moved).metrics

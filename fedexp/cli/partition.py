@@ -6,6 +6,7 @@ python -m fedexp partition partition=dir0.1 clients=20
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -47,7 +48,7 @@ def main(words: list[str]) -> None:
 
 def _width(counts: "pd.DataFrame") -> int:
     """The table's width in characters with one column per class."""
-    return 24 + sum(2 + max(len(name), len(str(counts[name].max()))) for name in counts)
+    return 24 + sum(2 + max(cell_len(name), len(str(counts[name].max()))) for name in counts)
 
 
 def _held(row: "pd.Series") -> str:

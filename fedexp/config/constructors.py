@@ -52,6 +52,8 @@ def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
     parameters = _parameters(group, target)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
+    takes = group != "dataset" or "transform" in parameters  # a key of every data set, in conf/config.yaml
+    require(takes, f"{group}._target_", node.get("_target_"), "must take transform, which every data set is given")
     known = {*parameters} - given
     for name in node:
         if name not in (*known, *_FOR_PEOPLE, "_target_", *OF_FEDEXP.get(group, ())):

@@ -4,6 +4,7 @@ import zlib
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import isfinite
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -54,6 +55,8 @@ class Transform:
         require(self.pad >= 0, f"{key}.pad", self.pad, "must be at least 0")
         require(self.crop is not None or self.pad == 0, f"{key}.pad", self.pad, f"has no effect without {key}.crop")
         require(self.pad_mode in _PADDINGS, f"{key}.pad_mode", self.pad_mode, f"must be one of {', '.join(_PADDINGS)}")
+        pads = self.pad > 0 or self.pad_mode == "constant"
+        require(pads, f"{key}.pad_mode", self.pad_mode, f"has no effect without {key}.pad; use constant")
         require(0 <= self.rotate <= 180, f"{key}.rotate", self.rotate, "must be from 0 to 180 degrees, either way")
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,12 +154,17 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Raises ConfigError where examples, labels, owners, class names and transform do not fit one another."""
+        whole = isinstance(self.classes, Integral)
+        self._require(whole, f"has {self.classes!r} classes; their number must be an int")
         self._check_part("train", self.train_x, self.train_y)
         self._check_part("test", self.test_x, self.test_y)
         self._check_owners()
         types = [x.dtype for x in (self.train_x, self.test_x)]
         right = f"train and test examples are {' and '.join(map(_name, types))}; uint8 alone is divided by 255"
         self._require(types[0] == types[1] or torch.uint8 not in types, f"{right}, so both must be uint8, or neither")
+        words = self.class_names is None or isinstance(self.class_names, list | tuple)
+        words = words and all(isinstance(name, str) for name in self.class_names or ())
+        self._require(words, "has class names that are no list of words")
         named = self.classes if self.class_names is None else len(self.class_names)
         self._require(named == self.classes, f"has {named} class names; {self.classes} classes need as many")
         self._check_transform()
@@ -193,7 +201,8 @@ class Dataset:
             "int64 of shape [n, length]",
         )
         self._require(not tokens or int(x.min()) >= 0, f"has {part} tokens below 0")
-        finite = x.dtype == torch.uint8 or all(bool(each.isfinite()) for each in x.aminmax())  # NaN is both extremes
+        # In the precision of training, or nearly; NaN is both extremes.
+        finite = x.dtype == torch.uint8 or all(bool(each.float().isfinite()) for each in x.aminmax())
         self._require(finite, f"has {part} examples that are not finite")
 
     def _check_owners(self) -> None:
@@ -203,10 +212,11 @@ class Dataset:
         self._require(shape == (n,), f"has owners of shape {shape}; each of {n} train examples needs one")
         integers = not (self.owners.is_floating_point() or self.owners.is_complex() or self.owners.dtype == torch.bool)
         self._require(
-            integers and bool(self.owners.min() >= -1),
+            integers and int(self.owners.min()) >= -1,  # an unsigned type has no -1 to compare with
             f"owners must be integers from 0, or -1 for unknown; they are {_name(self.owners.dtype)} from "
             f"{self.owners.min()}",
         )
+        self._require(bool((self.owners >= 0).any()), "has owners that are all unknown; leave them out")
 
     def _check_transform(self) -> None:
         shape, other = tuple(self.train_x.shape[1:]), tuple(self.test_x.shape[1:])

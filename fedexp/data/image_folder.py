@@ -8,6 +8,7 @@ import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -43,9 +44,8 @@ def image_folder(
     images = decoded(base, train + test, size, grey, max_pixels)
     labels = torch.tensor([classes.index(file.parent.name) for file in train + test])
     n = len(train)
-    return Dataset(
-        base.name, images[:n], labels[:n], images[n:], labels[n:], len(classes), transform, owners, classes, root
-    )
+    name = Path(os.path.abspath(base)).name  # of "." too
+    return Dataset(name, images[:n], labels[:n], images[n:], labels[n:], len(classes), transform, owners, classes, root)
 
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -66,20 +66,32 @@ cifar10_jpeg.known = True  # type: ignore[attr-defined]  # its folder is not par
 
 
 def _pictures(root: str, folder: Path) -> list[Path]:
-    require(folder.is_dir(), "dataset.root", root, f"has no folder {folder.name}/ with a folder for each class")
+    try:
+        there = folder.is_dir()
+    except OSError as error:
+        _refuse(error)
+    require(there, "dataset.root", root, f"has no folder {folder.name}/ with a folder for each class")
     files = sorted(
         Path(path, name)
-        for path, _, names in os.walk(folder, followlinks=True)
+        for path, _, names in os.walk(folder, onerror=_refuse, followlinks=True)
         for name in names
         if not any(part.startswith(".") for part in Path(path, name).relative_to(folder).parts)
     )
     found = [file for file in files if file.parent != folder and file.suffix.lower() in _PICTURES]
     require(bool(found), "dataset.root", root, f"{folder.name}/ holds no pictures in class folders")
+    for file in map(str, found):
+        right = "has a name that is no text in UTF-8; rename it"
+        require(file.encode(errors="ignore").decode() == file, "dataset.root", ascii(file), right)
     if others := sorted({*files} - {*found}):
         kinds = sorted({file.name if file.parent == folder else file.suffix or file.name for file in others})
         right = "are no pictures in class folders, and left out"
         log.warning("dataset.root=%s: %d files %s: %s", folder, len(others), right, ", ".join(kinds))
     return found
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """Raise ConfigError for a folder that cannot be listed. Left out, its classes or clients would be missing."""
+    raise ConfigError("dataset.root", error.filename, f"cannot be read ({error.strerror})") from error
 
 
 def _owners(folder: Path, files: list[Path]) -> Tensor | None:

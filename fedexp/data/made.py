@@ -17,6 +17,8 @@ def made(
     for key, value in {"classes": classes, "train": train, "test": test, "tokens": tokens}.items():
         require(value is None or value >= 1, f"dataset.{key}", value, "must be at least 1")
     require(classes <= _MOST_CLASSES, "dataset.classes", classes, f"must be at most {_MOST_CLASSES}")
+    most = torch.iinfo(torch.int16).max + 1
+    require(tokens is None or tokens <= most, "dataset.tokens", tokens, f"must be at most {most}")
     dimensions, right = (3, "[channels, height, width]") if tokens is None else (1, "[length]")
     fits = len(shape) == dimensions and min(shape) >= 1
     require(fits, "dataset.shape", shape, f"must be {right}, from 1")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import require
-from fedexp.partition.sizes import shuffled_classes
+from fedexp.partition.sizes import fewer, shuffled_classes
 from fedexp.randomness import numpy_generator
 
 
@@ -30,9 +30,10 @@ def classes(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> l
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label, ids in enumerate(shuffled_classes(dataset, numpy_generator(seed, "partition"))):
         owners = [client for client in range(clients) if label in owned[client]]
+        advice = fewer(len(ids), clients, count)
         require(
             len(ids) >= len(owners), "clients", clients,
-            f"class {label} has {len(ids)} examples for {len(owners)} owners; use fewer clients",
+            f"class {label} has {len(ids)} examples for {len(owners)} owners; {advice}",
         )  # fmt: skip
         for client, piece in zip(owners, np.array_split(ids, len(owners))):
             parts[client].append(piece)

@@ -29,7 +29,9 @@ def multi_cluster(
         1 <= clusters <= dataset.classes, "partition.ratios", ratios,
         f"must name 1 to {dataset.classes} clusters: each needs a class of its own",
     )  # fmt: skip
-    require(all(0 < ratio < inf for ratio in ratios), "partition.ratios", ratios, "must all be above 0")
+    require(
+        min(ratios) > 0 and sum(ratios) < inf, "partition.ratios", ratios, "must all be above 0, and their sum finite"
+    )
     members = rounded(np.array(ratios) / sum(ratios) * clients, clients)
     require(
         min(members) >= 1, "clients", clients, f"leaves a cluster of partition.ratios={ratios} empty; use more clients"

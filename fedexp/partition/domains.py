@@ -20,11 +20,12 @@ def domains(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
         dataset.owners is not None, "partition", "domains",
         f"{dataset.name} does not say which domain its examples belong to; image_folder does with train/DOMAIN/CLASS/",
     )  # fmt: skip
-    count = int(dataset.owners.max()) + 1
+    owners = dataset.owners[dataset.owners >= 0].unique()
+    count = len(owners)
     require(clients >= count, "clients", clients, f"this data set has {count} domains; use at least as many clients")
     random, parts = numpy_generator(seed, "partition"), [torch.empty(0)] * clients
-    for domain in range(count):
-        own = random.permutation(torch.nonzero(dataset.owners == domain).squeeze(1).numpy())
+    for domain, owner in enumerate(owners):
+        own = random.permutation(torch.nonzero(dataset.owners == owner).squeeze(1).numpy())
         members = range(domain, clients, count)
         require(
             len(own) >= len(members), "clients", clients,

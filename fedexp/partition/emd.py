@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import require
-from fedexp.partition.sizes import dealt
+from fedexp.partition.sizes import dealt, fewer
 from fedexp.randomness import numpy_generator
 
 
@@ -53,7 +53,9 @@ def _size(available: np.ndarray, clients: int, wanted: int | None) -> int:
     most = int(available.min()) * classes // clients
     if wanted is None:
         unit = 50 * classes if most >= 50 * classes else classes
-        require(most >= classes, "clients", clients, f"a class has only {available.min()} examples; use fewer clients")
+        few = int(available.min())
+        advice = fewer(few, clients, classes)
+        require(most >= classes, "clients", clients, f"a class has only {few} examples; {advice}")
         return most // unit * unit
     require(
         wanted >= classes and wanted % classes == 0, "partition.per_client", wanted,

@@ -13,6 +13,7 @@ def natural(dataset: Dataset, clients: int, seed: int) -> list[Tensor]:
         dataset.owners is not None, "partition", "natural",
         f"{dataset.name} does not say which client each example belongs to; image_folder does with train/CLIENT/CLASS/",
     )  # fmt: skip
-    count = int(dataset.owners.max()) + 1
+    owners = dataset.owners[dataset.owners >= 0].unique()
+    count = len(owners)
     require(clients == count, "clients", clients, f"this data set has {count} clients of its own; use {count}")
-    return [torch.nonzero(dataset.owners == client).squeeze(1) for client in range(count)]
+    return [torch.nonzero(dataset.owners == owner).squeeze(1) for owner in owners]

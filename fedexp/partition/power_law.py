@@ -33,7 +33,7 @@ def power_law(
     parts = []
     for _ in range(clients):
         drawn = random.choice(there, labels_per_client)
-        each = max(1, round(random.lognormal(log_mean, log_deviation) / labels_per_client))
+        each = max(1, round(min(random.lognormal(log_mean, log_deviation) / labels_per_client, len(labels))))
         own = [
             random.choice(pools[label], min(each * int((drawn == label).sum()), len(pools[label])), replace=False)
             for label in np.unique(drawn)

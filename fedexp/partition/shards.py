@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedexp.data import Dataset
 from fedexp.errors import require
-from fedexp.partition.sizes import shuffled_classes
+from fedexp.partition.sizes import fewer, shuffled_classes
 from fedexp.randomness import numpy_generator
 
 
@@ -20,18 +20,20 @@ def shards(dataset: Dataset, clients: int, seed: int, per_client: int = 2) -> li
     classes = dataset.classes
     total = clients * per_client
     require(1 <= per_client <= classes, "partition.per_client", per_client, f"must be from 1 to {classes} (classes)")
+    least = -(-classes // per_client)
     require(
         total >= classes, "clients", clients,
         f"{clients} x {per_client} shards leave some of the {classes} classes to no client; "
-        f"use at least {-(-classes // per_client)} clients",
+        f"use at least {least} clients",
     )  # fmt: skip
     random = numpy_generator(seed, "partition")
     cuts = np.full(classes, total // classes) + (np.arange(classes) < total % classes)
     counts = np.bincount(dataset.train_y.numpy(), minlength=classes)
     poor = int(np.argmin(counts - cuts))
+    advice = fewer(counts[poor], clients, least)
     require(
         counts[poor] >= cuts[poor], "clients", clients,
-        f"class {poor} has {counts[poor]} examples for {cuts[poor]} shards; use fewer clients",
+        f"class {poor} has {counts[poor]} examples for {cuts[poor]} shards; {advice}",
     )  # fmt: skip
     pieces = [np.array_split(pool, count) for pool, count in zip(shuffled_classes(dataset, random), cuts)]
     owned = _deal(cuts, clients, per_client, random)

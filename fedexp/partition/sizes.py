@@ -38,6 +38,11 @@ def rounded(exact: np.ndarray, total: int) -> np.ndarray:
     return whole
 
 
+def fewer(examples: int, clients: int, least: int) -> str:
+    """What to do where a class has too few examples for a partition that needs at least `least` clients."""
+    return "use fewer clients" if examples > 0 and clients > least else "use another partition, or more data"
+
+
 def shuffled_classes(dataset: Dataset, random: np.random.Generator) -> list[np.ndarray]:
     """The ids of each class's training examples, in random order."""
     labels = dataset.train_y.numpy()

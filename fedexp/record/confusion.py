@@ -35,8 +35,8 @@ def picture(counts: Tensor, class_names: list[str]) -> "Figure":
     figure.colorbar(axes.imshow(shares, vmin=0, vmax=1, cmap="Blues"), ax=axes)
     axes.set(xlabel="predicted class", ylabel="true class")
     if classes <= 30:
-        axes.set_xticks(range(classes), class_names, rotation=90)
-        axes.set_yticks(range(classes), class_names)
+        axes.set_xticks(range(classes), class_names, rotation=90, parse_math=False)  # "$" would begin a formula
+        axes.set_yticks(range(classes), class_names, parse_math=False)
     if classes <= 15:
         for row, column in np.argwhere(shares >= 0.005):  # less would be written as 0.00
             share = shares[row, column]

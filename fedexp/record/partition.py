@@ -41,7 +41,7 @@ def picture(label_counts: Tensor, title: str) -> "Figure":
         axes.set_xlim(-0.7, clients - 0.3)
         axes.set_ylim(-0.7, classes - 0.3)  # so that there is no tick beyond the classes
     axes.set(xlabel="client", ylabel="class")
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize=9, parse_math=False)
     for axis, count in ((axes.xaxis, clients), (axes.yaxis, classes)):
         if count > _MOST_TICKS:
             axis.set_major_locator(MaxNLocator(_MOST_TICKS, integer=True))

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 Artifacts = dict[str, "Figure | pd.DataFrame | dict[str, bytes]"]  # the last: a drawn figure
 _CHECKPOINT = "checkpoint.pt"
 _OWN_FILES = ("metrics", "clients", "partition", "confusion", "class_accuracy", "information")
-_ROOM = "make room, and run the same command again"
+_AGAIN = "mend what was said above, and run the same command again"
 _SECONDS_BETWEEN_COMPLAINTS = 60
 
 
@@ -216,7 +216,7 @@ class Recorder:
             self.write({"confusion": confusion.picture(answers, names)})
         self._again()
         if missing := self.unsaved.keys() - {_CHECKPOINT}:
-            raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_ROOM}")
+            raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_AGAIN}")
 
     def end(self, status: Status, added: dict[str, Any]) -> dict[str, Any]:
         """Write result.json, however the run ended. added: what the algorithm and its parts add to it."""
@@ -243,7 +243,7 @@ class Recorder:
         self._try("result.json", self.folder.write_result, result)
         self.tracker.finish(result, failed=status != Status.FINISHED)
         if status in DONE and "result.json" in self.unsaved:
-            raise Unsaved(f"could not save result.json in {self.folder.path}; {_ROOM}")
+            raise Unsaved(f"could not save result.json in {self.folder.path}; {_AGAIN}")
         if status in DONE and result["at_chance"]:
             log.warning(
                 "the final accuracy is no better than chance may give (always the commonest class: %.2f%%): the global "
@@ -262,7 +262,8 @@ class Recorder:
             self.unsaved[name] = Retry(error, again)
             if time.monotonic() - self.complained >= _SECONDS_BETWEEN_COMPLAINTS:
                 self.complained = time.monotonic()
-                log.warning("could not save %s (%s); earlier files are intact; going on and trying again", name, error)
+                others = "earlier files are intact" if self.folder.path.is_dir() else "the run's folder is gone"
+                log.warning("could not save %s (%s); %s; going on and trying again", name, error, others)
             return
         if self.unsaved.pop(name, None) and not self.unsaved:
             log.info("all files that could not be saved are saved now")

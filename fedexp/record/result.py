@@ -54,14 +54,15 @@ def value(result: dict[str, Any], metric: str) -> float:
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of a folder's metrics.csv, with exactly the values that were written; none if it cannot be read, or if
-    columns are missing that every run has."""
+    columns are missing, or hold other things than numbers, that every run has."""
     import pandas as pd  # only here: asking whether a run is done needs no pandas
 
     try:
         table = pd.read_csv(folder / "metrics.csv", float_precision="round_trip")
     except (OSError, ValueError):
         return []
-    if not {"round", "test_accuracy"} <= {*table}:
+    numbers = {*table.select_dtypes("number")}  # a column with a damaged value holds texts
+    if not {"round", "test_accuracy"} <= numbers:
         return []
     return [{name: value for name, value in row.items() if value == value} for row in table.to_dict("records")]
 
@@ -74,7 +75,8 @@ def ends(rows: list[dict[str, Any]]) -> list[int]:
 def first_rounds(
     rounds: int, rows: list[dict[str, Any]], result: dict[str, Any], targets: list[float]
 ) -> dict[str, Any]:
-    """The result after the first `rounds` rounds, one of `ends(rows)`, given the rows and the result of more rounds."""
+    """The result after the first `rounds` rounds, one of `ends(rows)`, given the rows and the result of more rounds.
+    What its algorithm adds, and whether it is at chance, is left out."""
     rows = [row for row in rows if row["round"] <= rounds]
     totals: dict[str, Any] = {
         name: rows[-1][name] for name in ("bytes_up", "bytes_down", "seconds") if name in rows[-1]

@@ -141,9 +141,8 @@ class Matcher:
 
 
 def _protocol(job: Job) -> Settings:
-    """The settings with which the cell's runs are compared: the paper's, or in a scaled sweep the scaled ones."""
-    own = job.plain["scale"] or job.protocol is None
-    plain: Any = job.plain if own else job.protocol
+    """The settings with which the cell's runs are compared: the paper's, scaled in a scaled sweep."""
+    plain: Any = job.plain if job.protocol is None else job.protocol
     return protocol(trained(settings(plain, plain["rounds"])))
 
 

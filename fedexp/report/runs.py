@@ -192,7 +192,7 @@ class Recorded:
             lines = (self.path / "error.txt").read_text().strip().splitlines()
         except OSError:
             return self.status
-        return f"{self.status}: {lines[-1]}" if lines else self.status
+        return f"{self.status}: {lines[0]}" if lines else self.status
 
 
 def settings(config: Mapping[str, Any], rounds: int) -> Settings:

@@ -33,8 +33,8 @@ _ALIKE = ("seed", "partition", "targets", "tracking", "output_root", "table", "s
 class Job:
     """One run of a sweep. `words` are its overrides, enough to run it alone; `plain` is their config as plain values,
     not to be changed, and None where they cannot be composed: `error` then says why. `make` gives the config itself.
-    `reference`: whether it is what the cell is measured against. `protocol`: the cell as its paper has it, as plain
-    values, without scale and without what the command line adds. `fingerprint`: the config's."""
+    `reference`: whether it is what the cell is measured against. `protocol`: the cell as its paper has it, scaled
+    as the run is, as plain values, without what the command line adds. `fingerprint`: the config's."""
 
     name: str
     words: list[str]
@@ -109,7 +109,9 @@ def sweeps(
     compose = compose or Composer()
     overrides = compose.parse(words)
     chosen = [each for each in overrides if each.key_or_group == "table"]
-    about_table = [each.input_line for each in overrides if each.key_or_group.startswith("table.")]
+    about_table = [each for each in overrides if each.key_or_group.startswith("table.")]
+    # A table of one's own need not have all keys. Table.read knows which there are.
+    table_words = [each.input_line if each.is_delete() else f"++{each.input_line.lstrip('+')}" for each in about_table]
     about_scale = [each for each in overrides if each.key_or_group.partition(".")[0] == "scale"]
     others = [each for each in overrides if each.key_or_group.partition(".")[0] not in ("table", "scale")]
     folders = [each.input_line for each in others if each.key_or_group == "hydra.searchpath"]  # they may hold tables
@@ -126,7 +128,12 @@ def sweeps(
         return [Sweep(None, jobs, scale.get("name"))]
     found = []
     for choice in _values(chosen[-1]):
-        table = Table.read(compose([f"+{choice.lstrip('+')}", *about_table, *folders]).table)
+        table = Table.read(compose([f"+{choice.lstrip('+')}", *table_words, *folders]).table)
+        seeds = [each.get_value_string() for each in about_table if each.key_or_group == "table.seeds"]
+        given = any(each.key_or_group == table.repeats for each in others)
+        require(
+            not (seeds and given), "table.seeds", seeds[-1] if seeds else None, f"has no effect beside {table.repeats}"
+        )
         table = replace(table, seeds=table.seeds[: scale.get("seeds")])
         found.append(Sweep(table, list(_table_jobs(compose, table, others, scale, say, wanted)), scale.get("name")))
     return found
@@ -170,13 +177,18 @@ def _table_jobs(
     seeds = [{}] if table.repeats in given else [{table.repeats: seed} for seed in table.seeds]
     combinations = list(_product(others))
     cells = [cell for cell in table.cells if wanted(cell)]
+    for each in others:
+        what = each.key_or_group if each.key_or_group in ("algorithm", "partition") else None
+        options = {str(cell.overrides.get(what)) for cell in cells}
+        right = f"the cells of {table.name} differ in it; choose some of them by table.select"
+        require(len(options) < 2, each.key_or_group, each.get_value_string(), right)
     runs = sum(2 if cell.reference else 1 for cell in cells) * len(seeds) * len(combinations)
     for cell in cells:
         for overrides, reference in ((cell.overrides, False), (cell.reference, True)):
             if overrides is None:
                 continue
             own = {**first, **overrides}
-            protocol = _protocol(compose, own)
+            protocol = _protocol(compose, own, scale)
             for seed, (fixed, swept) in itertools.product(seeds, combinations):
                 kept = [word(key, value) for key, value in {**own, **seed}.items() if key not in given]
                 words = [*kept, *fixed, *swept, word("+table.name", table.name)]
@@ -186,9 +198,10 @@ def _table_jobs(
                 yield replace(job, cell=cell, reference=reference, protocol=protocol)
 
 
-def _protocol(compose: Composer, overrides: dict[str, Any]) -> dict[str, Any] | None:
+def _protocol(compose: Composer, overrides: dict[str, Any], scale: DictConfig) -> dict[str, Any] | None:
+    words = [word(key, value) for key, value in overrides.items()]
     try:
-        return _plain(compose, [word(key, value) for key, value in overrides.items()])
+        return _plain(compose, _scaled(compose, words, scale))
     except (ConfigError, OmegaConfBaseException):
         return None  # the job, composed from these words and more, reports the error
 
@@ -202,11 +215,15 @@ def _plain(compose: Composer, words: list[str]) -> dict[str, Any]:
     return plain
 
 
+def _scaled(compose: Composer, words: list[str], scale: DictConfig) -> list[str]:
+    """The words of a run, and those that scale it; empty scale: none."""
+    return [*words, word("+scale.name", scale.get("name")), *scaled(compose(words), scale)] if scale else words
+
+
 def _job(compose: Composer, name: str, words: list[str], scale: DictConfig) -> Job:
     words = lists(words)
     try:
-        if scale:
-            words = [*words, word("+scale.name", scale.get("name")), *scaled(compose(words), scale)]
+        words = _scaled(compose, words, scale)
         plain = _plain(compose, words)
         for group in GROUPS:
             check_names(group, plain[group], GIVEN[group])

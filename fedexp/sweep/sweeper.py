@@ -6,8 +6,10 @@ lists failed runs at the end instead of stopping at the first.
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hydra.core.plugins import Plugins
@@ -113,9 +115,11 @@ class FedexpSweeper(Sweeper):
         if not jobs:
             return
         paths = [progress.folders[job.fingerprint] for job in jobs]
-        with Watch(progress, paths) as watch:
+        with Watch(progress, paths) as watch, _interrupting():
             try:
                 returned = list(self.launcher.launch([job.words for job in jobs], initial_job_idx=0))
+            except Interrupted:
+                raise
             except Exception as error:  # a worker's death ends the launcher's call, but other runs' results remain
                 for job, path in zip(jobs, paths):
                     status = watch.status(path)
@@ -148,6 +152,24 @@ class FedexpSweeper(Sweeper):
             free = [job for job in self.busy if not RunFolder(job.plain, job.fingerprint).is_busy()]
         self.busy = [job for job in self.busy if job not in free]
         return [job for job in free if self._is_to_do(job, Folders(), progress)]
+
+
+@contextmanager
+def _interrupting() -> Iterator[None]:
+    """Within this context the signals that would end this process at once raise Interrupted: a launcher's own processes
+    would otherwise go on without it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for each in ending:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in ending:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _say(error: BaseException) -> str:

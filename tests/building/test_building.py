@@ -56,6 +56,7 @@ def built(*words):
         (["dataset=made", "dataset.shape=[28,28]"], ["dataset.shape=[28, 28]", "[channels, height, width]"]),
         (["dataset=made", "dataset.tokens=5"], ["dataset.shape=[1, 28, 28]", "must be [length], from 1"]),
         (["dataset=made", "dataset.tokens=0"], ["dataset.tokens=0", "at least 1"]),
+        (["dataset=made", "dataset.shape=[5]", "dataset.tokens=40000"], ["dataset.tokens=40000", "at most 32768"]),
         (["dataset=made", "dataset.classes=0"], ["dataset.classes=0", "at least 1"]),
         (["dataset=made", "dataset.test=0"], ["dataset.test=0", "at least 1"]),
         (["+dataset.transform.pad=4"], ["dataset.transform.pad=4", "no effect without dataset.transform.crop"]),

@@ -1,8 +1,10 @@
 """python -m fedexp partition."""
 
 import pytest
+import torch
 
 from fedexp.cli import carry_out
+from fedexp.data import Dataset
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +50,18 @@ def test_names_are_shown_as_they_are(capfd):
     """Not as marks that change the colour of what follows."""
     assert carry_out("partition", ["partition=iid", "partition.name='[/x]'", "dataset.name='[red]'", "clients=4"]) == 0
     assert "[/x] of [red]: 4 clients" in capfd.readouterr().out
+
+
+def wide(transform):
+    """Nine classes whose names are twice as wide as they are long."""
+    y = torch.arange(60) % 9
+    x = torch.zeros(60, 1, 4, 4, dtype=torch.uint8)
+    return Dataset("wide", x, y, x, y, 9, transform, class_names=[f"类别甲{number}" for number in "一二三四五六七八九"])
+
+
+def test_wide_characters_count_twice(capfd):
+    assert (
+        carry_out("partition", ["dataset=own", f"dataset._target_={__name__}.wide", "clients=3", "clients_per_round=3"])
+        == 0
+    )
+    assert "…" not in capfd.readouterr().out

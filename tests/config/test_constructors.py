@@ -47,6 +47,15 @@ def test_a_group_s_keys_are_what_its_constructor_takes(word, said):
     assert "\n" not in str(error.value)
 
 
+def signals():
+    """A data set of one's own that lacks the parameter `transform`."""
+
+
+def test_a_data_set_must_take_transform():
+    with pytest.raises(ConfigError, match=r"^dataset._target_=.*signals: must take transform, which every data set"):
+        check(composed("dataset=own", f"dataset._target_={__name__}.signals"))
+
+
 class Forgotten(FedAvg):
     pull: float = 0.1
 

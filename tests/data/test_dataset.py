@@ -1,5 +1,6 @@
 """What every data set must be like, whatever its source; the source is named where it is not."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,7 +53,12 @@ def not_finite(value, dtype=torch.float32):
         ({"owners": Y[:2]}, r"has owners of shape \(2,\); each of 3 train examples needs one"),
         ({"owners": Y - 2}, "owners must be integers from 0, or -1 for unknown; they are int64 from -2"),
         ({"owners": Y.float()}, "owners must be integers from 0, .* they are float32"),
+        ({"owners": Y * 0 - 1}, "has owners that are all unknown; leave them out"),
         ({"class_names": ["a", "b"]}, "has 2 class names; 3 classes need as many"),
+        ({"class_names": np.array(["a", "b", "c"])}, "has class names that are no list of words"),
+        ({"class_names": [0, 1, 2]}, "has class names that are no list of words"),
+        ({"classes": 3.0}, "has 3.0 classes; their number must be an int"),
+        ({"train_x": FLOATS.double() * 1e300, "test_x": FLOATS}, "has train examples that are not finite"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -71,6 +77,7 @@ def test_what_does_not_fit_together_is_refused(changes, said, source):
         {"train_x": X + 255},
         {"classes": 9},
         {"owners": Y - 1, "class_names": ["a", "b", "c"]},
+        {"owners": Y.to(torch.uint8), "class_names": ("a", "b", "c")},
         {"test_x": X[..., :3, :3], "transform": Transform(crop=3)},
     ],
     ids=" ".join,

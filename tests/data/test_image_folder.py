@@ -1,6 +1,8 @@
 """The user's own pictures."""
 
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -155,12 +157,34 @@ def test_mean_and_std_of_other_channels_are_refused(folder, grey, key, value, ch
         (lambda f: paint(f / "train" / "a" / "b" / "c" / "0.png", 1), r"must all lie in"),
         (lambda f: (f / "train" / "cat" / "9.png").symlink_to("nowhere"), r"cat/9\.png: cannot be read \(No such file"),
         (lambda f: os.mkfifo(f / "train" / "cat" / "9.png"), r"cat/9\.png: is not an ordinary file"),
+        (lambda f: paint(f / "test" / "dog" / "\udcff.png", 1), r"'.*dog/.udcff.png': has a name that is no text in"),
     ],
 )
 def test_errors_name_what_is_wrong(folder, spoil, message):
     spoil(folder)
     with pytest.raises(ConfigError, match=message):
         image_folder(str(folder), Transform())
+
+
+@pytest.fixture
+def no_root():
+    """The rights of an ordinary user: root may read all folders."""
+    own = os.geteuid()
+    os.seteuid(own or 65534)
+    yield
+    os.seteuid(own)
+
+
+@pytest.mark.parametrize("hidden", ["", "train", "train/dog", "test/dog"])
+def test_a_folder_that_cannot_be_read_is_not_left_out(no_root, hidden):
+    """Its class would be missing: a problem of fewer classes."""
+    with TemporaryDirectory() as root:
+        for name in ("train/cat", "train/dog", "test/cat", "test/dog"):
+            paint(Path(root, name, "0.png"), 0)
+        Path(root, hidden).chmod(0)
+        with pytest.raises(ConfigError, match=rf"^dataset.root={Path(root, hidden)}.*: cannot be read .Permission"):
+            image_folder(root, Transform())
+        Path(root, hidden).chmod(0o755)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "bmp", "gif", "webp"])

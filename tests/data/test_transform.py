@@ -72,6 +72,7 @@ def test_crop_that_a_test_image_lacks_is_refused(shape, transform):
         ({"crop": 8, "pad": -3}, "pad=-3: must be at least 0"),
         ({"pad": 4}, "pad=4: has no effect without dataset.transform.crop"),
         ({"crop": 8, "pad": 2, "pad_mode": "mirror"}, "pad_mode=mirror: must be one of constant, reflect"),
+        ({"crop": 8, "pad_mode": "reflect"}, "pad_mode=reflect: has no effect without dataset.transform.pad; use cons"),
         ({"crop": 8, "pad": 8, "pad_mode": "reflect"}, "pad=8: must be below the images' shortest side"),
         ({"mean": [0.5], "std": [0.0]}, "std=.0.0.: must be finite and not 0"),
         ({"mean": [float("nan")], "std": [1.0]}, "mean=.nan.: must be finite"),

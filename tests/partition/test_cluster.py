@@ -75,6 +75,10 @@ def test_impossible_sizes_are_an_error_that_names_the_possible_ones():
         multi_cluster(like([9000] * 9 + [3]), 100, 0, **MC)
     with pytest.raises(ConfigError, match=r"clients=4"):
         multi_cluster(like(MNIST), 4, 0, **MC)
+    with pytest.raises(
+        ConfigError, match=r"partition.ratios=\[1e\+308, 1e\+308\]: must all be above 0, and their sum finite"
+    ):
+        multi_cluster(like(MNIST), 100, 0, **{**MC, "ratios": [1e308, 1e308]})
     with pytest.raises(ConfigError, match=r"partition.ratios"):
         multi_cluster(like([500] * 3), 100, 0, **MC)
 

@@ -39,6 +39,13 @@ def test_a_client_a_domain_is_the_natural_partition():
     assert all(torch.equal(a, b) for a, b in zip(domains(DATA, 3, 5), natural(DATA, 3, 0)))
 
 
+def test_owners_may_have_any_numbers():
+    """As in a user's selection of a source's clients; clients follow the order of these numbers."""
+    gaps = replace(DATA, owners=torch.where(OWNERS == 2, 900, OWNERS * 7))
+    for part, same in zip(natural(gaps, 3, 0) + domains(gaps, 6, 1), natural(DATA, 3, 0) + domains(DATA, 6, 1)):
+        assert torch.equal(part, same)
+
+
 def test_a_folder_a_domain(tmp_path):
     """Photographs are bright, sketches dark; both hold both classes, and the test set pools them."""
     for part in ("train", "test"):

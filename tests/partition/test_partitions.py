@@ -1,5 +1,7 @@
 """Every partition: exact counts, disjoint, complete, reproducible from the seed; and their errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from worlds import make_dataset
 from fedexp.errors import ConfigError
 from fedexp.partition.classes import classes
 from fedexp.partition.dirichlet import dirichlet
+from fedexp.partition.emd import emd
 from fedexp.partition.iid import iid
 from fedexp.partition.natural import natural
 from fedexp.partition.shards import shards
@@ -146,12 +149,27 @@ def test_natural_is_the_sources_own():
             r"seed=4294967296: must be from 0 to 4294967295",
         ),
         (lambda d: shards(d, 5, 0, per_client=1), r"clients=5: 5 x 1 shards leave some"),
-        (lambda d: shards(d, 955, 0, per_client=1), r"class 0 has 91 examples for 96 shards"),
+        (lambda d: shards(d, 955, 0, per_client=1), r"class 0 has 91 examples for 96 shards; use fewer clients"),
         (lambda d: shards(d, 20, 0, per_client=11), r"per_client=11: must be from 1 to 10"),
         (lambda d: classes(d, 9, 0), r"clients=9: fewer clients than the 10 classes"),
-        (lambda d: classes(d, 2000, 0, per_client=5), r"class 0 has 91 examples for \d+ owners"),
+        (lambda d: classes(d, 2000, 0, per_client=5), r"class 0 has 91 examples for \d+ owners; use fewer clients"),
     ],
 )
 def test_impossible_ones_say_which_number_to_change(make, message):
     with pytest.raises(ConfigError, match=message):
         make(make_dataset(LABELS))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda d: shards(d, 4, 0, per_client=1), r"class 3 has 0 examples for 1 shards"),
+        (lambda d: shards(d, 8, 0, per_client=1), r"class 3 has 0 examples for 2 shards"),
+        (lambda d: classes(d, 8, 0), r"class 3 has 0 examples for \d+ owners"),
+        (lambda d: emd(d, 4, 0, target=0.5), r"a class has only 0 examples"),
+    ],
+)
+def test_no_number_of_clients_helps_where_a_class_has_no_examples(make, message):
+    data = replace(make_dataset(np.arange(300) % 3), classes=4)
+    with pytest.raises(ConfigError, match=rf"{message}; use another partition, or more data"):
+        make(data)

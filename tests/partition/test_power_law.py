@@ -31,6 +31,12 @@ def test_labels_of_a_client_are_equally_many_and_never_more_than_there_are():
         assert all(count in {smallest, 2 * smallest, 3 * smallest, 50} for count in counts)
 
 
+@pytest.mark.parametrize("log_mean", [800.0, 5.0])
+def test_a_size_beyond_all_bounds_is_all_examples_of_a_class(log_mean):
+    parts = power_law(make_dataset(torch.arange(60) % 3), 4, 0, labels_per_client=1, log_mean=log_mean, log_deviation=0)
+    assert [len(part) for part in parts] == [20] * 4
+
+
 def test_more_labels_than_classes_is_an_error():
     with pytest.raises(ConfigError, match=r"partition.labels_per_client=5"):
         power_law(make_dataset([0, 1, 2]), 4, 0, labels_per_client=5, log_mean=1, log_deviation=1)

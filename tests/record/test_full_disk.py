@@ -60,7 +60,9 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end_and_the_same_command_goes
         words = [*WORDS, filling(monkeypatch, tmp_path, disk, 2, 99)]
         assert run(monkeypatch, disk / "out", *words) == 1
         said = capfd.readouterr()
-        assert re.search(r"could not save class_accuracy.csv, .*; make room, and run the same command again", said.err)
+        assert re.search(
+            r"could not save class_accuracy.csv, .*; mend what was said above, and run the same command again", said.err
+        )
         assert "Traceback" not in said.out + said.err
         assert re.search(r"not saved: .*checkpoint.pt \(\[Errno 28\]", said.out)
         resize(disk, "size=20m")

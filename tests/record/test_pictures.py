@@ -1,5 +1,6 @@
 """The pictures that every run leaves: what they say, and that they can be read."""
 
+import pytest
 import torch
 from matplotlib.collections import PathCollection
 from program import only_folder, run
@@ -58,6 +59,13 @@ def test_a_large_partition_is_a_map():
     assert bar.get_ylabel() == "examples" and axes.images[0].get_array().shape == (100, 100)
     assert axes.images[0].get_array()[0, 0] == 95, "client 0, class 0"
     assert all(float(place).is_integer() for place in (*ticks(axes.xaxis), *ticks(axes.yaxis)))
+
+
+@pytest.mark.parametrize("name", ["b$x_$", "$\\none$"])
+def test_names_are_no_formulas(name, tmp_path):
+    counts = torch.tensor([[996, 4], [300, 700]])
+    for figure in (confusion.picture(counts, [name, "b"]), partition.picture(counts, name)):
+        figure.savefig(tmp_path / "drawn.png")  # matplotlib refuses what begins a formula and is none
 
 
 def test_a_confusion_matrix_writes_no_zeros():

@@ -262,7 +262,7 @@ def test_a_copy_of_the_data_is_named(sweep, tmp_path):
 
 def test_incomplete_and_diverged_runs(sweep, tmp_path):
     path = leave_run(jobs_of(sweep, "fedavg")[0], [0.3], status="failed")
-    (path / "error.txt").write_text("Traceback\nValueError: no such thing\n")
+    (path / "error.txt").write_text("ValueError: no such thing\n\nTraceback\nValueError: no such\nthing\n")
     leave_run(jobs_of(sweep, "fedcat")[0], [0.1], status="diverged")
     page = page_of(sweep, tmp_path)
     assert entry(page, "fedavg").missing

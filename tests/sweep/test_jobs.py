@@ -72,6 +72,29 @@ def test_the_command_line_wins_over_the_table():
     assert {job.protocol["clients"] for job in sweep.jobs} == {100}
 
 
+def test_the_command_line_is_no_part_of_the_protocol_of_a_scaled_table_either():
+    words = ["+table=fedcat_3", "+scale=quick", 'table.select="cifar10 dir0.1 fedavg"']
+    (asked_for,), (plain,) = asked(*words, "local.lr=7"), asked(*words)
+    for job, same in zip(asked_for.jobs, plain.jobs):
+        own = {key: value for key, value in same.plain.items() if key not in ("seed", "table")}
+        assert job.plain["local"]["lr"] == 7
+        assert {key: job.protocol[key] for key in own} == own
+
+
+@pytest.mark.parametrize("word", ["algorithm=fedcat", "partition=iid", "algorithm=fedavg,fedcat"])
+def test_one_run_does_not_stand_for_cells_that_differ_in_it(word):
+    key, _, value = word.partition("=")
+    with pytest.raises(ConfigError, match=f"^{word}: the cells of fedcat_1 differ in it; .* table.select$"):
+        asked("+table=fedcat_1", word)
+    (sweep,) = asked("+table=fedcat_1", word, 'table.select="cifar10 dir0.1 fedavg"')
+    assert {job.plain[key]["name"] for job in sweep.jobs} == set(value.split(","))
+
+
+def test_seeds_given_twice_are_refused():
+    with pytest.raises(ConfigError, match=r"^table.seeds=\[7\]: has no effect beside seed$"):
+        asked("+table=fedcat_3", "table.seeds=[7]", "seed=5")
+
+
 def test_two_tables_share_their_runs():
     first, third = asked("+table=fedcat_1,fedcat_3", 'table.select="cifar10 dir0.1 fedavg"')
     assert [job.fingerprint for job in first.jobs] == [job.fingerprint for job in third.jobs]

@@ -12,6 +12,7 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 
 import pandas as pd
+import program
 import pytest
 from composing import asked
 from filelock import FileLock
@@ -208,6 +209,56 @@ def test_an_interrupted_sweep_stops_and_says_so(tmp_path, capfd, number):
     assert len(list(tmp_path.glob("*/result.json"))) == 1
 
 
+def test_an_interrupted_launcher_leaves_no_runs_that_go_on_without_it(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = ["-m", *FEW, "seed=0,1", "rounds=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    process = program.start(tmp_path, *words)
+    while len(list(tmp_path.glob("*/metrics.csv"))) < 2:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert "stopped: 0 done now, 0 finished before, 2 left" in said
+    for path in tmp_path.glob("*/.lock"):
+        with FileLock(path, timeout=60):  # the process that was at work there has ended
+            assert not (path.parent / "model.pt").exists()
+
+
+EXITING = """
+import sys
+from fedexp.algorithms.fedavg import FedAvg
+
+class Exiting(FedAvg):
+    def aggregate(self, state, ids, uploads, ctx, gen):
+        if ctx.seed == 0:
+            sys.exit(3)
+        return super().aggregate(state, ids, uploads, ctx, gen)
+"""
+
+
+def test_code_that_ends_the_program_ends_its_run_alone(tmp_path, monkeypatch):
+    (tmp_path / "exiting.py").write_text(EXITING)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ["algorithm=own", "algorithm._target_=exiting.Exiting", "rounds=1"]
+    code, said = sweep(tmp_path / "out", *SMALL, *FEW, *own, "seed=0,1")
+    assert code == 1, said
+    assert "failed: seed=0: RuntimeError: code of this run ended the program (SystemExit: 3)" in said
+    assert "1 done now, 0 finished before, 1 failed" in said
+
+
+def test_a_run_s_damaged_metrics_stop_no_other(tmp_path):
+    words = [*SMALL, *FEW, "seed=0,1"]
+    code, said = sweep(tmp_path, *words, "rounds=2")
+    assert code == 0, said
+    damaged = next(path.parent for path in tmp_path.glob("*/config.yaml") if "\nseed: 0" in path.read_text())
+    (damaged / "metrics.csv").write_text((damaged / "metrics.csv").read_text().replace("0.", "x."))
+    code, said = sweep(tmp_path, *words, "rounds=1")
+    assert code == 1, said
+    assert "metrics.csv: cannot be read, so the result after 1 of its 2 rounds is not known" in said
+    assert "0 done now, 1 finished before, 1 failed" in said
+
+
 FAILING = """
 import os, signal
 from fedexp.algorithms.fedavg import FedAvg
@@ -229,6 +280,7 @@ def test_a_run_that_fails_as_it_is_asked_to_end_ends_its_sweep_too(tmp_path, mon
     assert "stopped: 0 done now, 0 finished before" in said
     (error,) = (tmp_path / "out").glob("*/error.txt")
     assert error.read_text().rstrip().endswith("RuntimeError: no artifacts today")
+    assert error.read_text().startswith("RuntimeError: no artifacts today\n\nTraceback ")
 
 
 @pytest.mark.parametrize("flag", ["hydra.searchpath=[file://{}]", "--config-dir={}"])
@@ -244,13 +296,13 @@ def test_options_of_ones_own_folder_are_swept(tmp_path, flag):
 
 def test_a_table_and_a_scale_of_ones_own_folder(tmp_path):
     """Their runs are compared like any others, since no paper has printed values for them."""
-    table = "name: mine\ntitle: Mine\nmeasure: final\nseeds: [0, 1]\nselect: null\nrows: [{partition: iid}]\n"
+    table = "name: mine\ntitle: Mine\nmeasure: final\nseeds: [0, 1]\nrows: [{partition: iid}]\n"
     table += "columns: [{algorithm: [fedavg, fedprox]}]\n"
     scale = "name: tiny\nseeds: 1\nat_most: {rounds: 1}\n"
     for name, text in (("table/mine.yaml", table), ("scale/tiny.yaml", scale)):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    words = [*SMALL, *FEW, "+table=mine", "+scale=tiny", f"hydra.searchpath=[file://{tmp_path}]"]
+    words = [*SMALL, *FEW, "+table=mine", "+scale=tiny", "table.select=fed", f"hydra.searchpath=[file://{tmp_path}]"]
     code, said = sweep(tmp_path / "runs", *words)
     assert code == 0, said
     assert "mine (tiny): 2 done now" in said and "Test accuracy" in said
