@@ -21,6 +21,7 @@ from worlds import (
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.building.world import build_dataset, build_world, hold_out, noise_by_client
+from fedexp.config.schema import check
 from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError
 from fedexp.world import Noise, World
@@ -162,6 +163,31 @@ def test_no_noise_leaves_everything_as_it_was():
     assert build_world(plain, dataset).noise is None
     deviation = build_world(given, dataset).noise.deviation
     assert float(deviation.max()) == pytest.approx(0.1) and float(deviation.min()) == 0
+
+
+@pytest.mark.parametrize("partition", ["dir0.1", "shards2", "classes2", "iid"])
+def test_runs_of_several_seeds_can_share_a_partition(partition):
+    words = [f"partition={partition}", "partition.holdout=0.2", "partition.noise=1", "partition.quantity_skew=50"]
+
+    def world(*more):
+        config = composed(*words, *more)
+        return build_world(config, build_dataset(config))
+
+    def equal(one, other):
+        same = torch.equal(one.rows, other.rows) and torch.equal(one.sizes, other.sizes)
+        return same and one.noise.key == other.noise.key
+
+    first = world("seed=3")
+    assert equal(world("seed=7", "partition.seed=3"), first)
+    assert equal(world("seed=3", "partition.seed=3"), first)
+    assert not equal(world("seed=3", "partition.seed=7"), first)
+    assert equal(world("seed=3", "partition.seed=7"), world("seed=7"))
+
+
+@pytest.mark.parametrize("value", ["1.5", "true", "word"])
+def test_a_partition_s_seed_is_a_whole_number(value):
+    with pytest.raises(ConfigError, match=rf"^partition\.seed={value}: must be a whole number, or null"):
+        check(composed(f"partition.seed={value}"))
 
 
 def test_noise_that_has_no_owner_is_refused():

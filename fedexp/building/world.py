@@ -32,8 +32,9 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
         config.clients <= count, "clients", config.clients,
         f"there are only {count} training examples to share; use at most as many clients",
     )  # fmt: skip
-    with seeded(key(config.seed, "partition")):
-        parts = construct(config.partition, dataset=dataset, clients=config.clients, seed=config.seed)
+    seed = config.seed if (own := of_fedexp(config, "partition", "seed")) is None else own
+    with seeded(key(seed, "partition")):
+        parts = construct(config.partition, dataset=dataset, clients=config.clients, seed=seed)
     for part in parts:
         ids = isinstance(part, torch.Tensor) and part.dim() == 1 and part.dtype == torch.int64
         require(
@@ -49,14 +50,14 @@ def build_world(config: DictConfig, dataset: Dataset) -> World:
     )  # fmt: skip
     skew, holdout, noise = (of_fedexp(config, "partition", name) for name in ("quantity_skew", "holdout", "noise"))
     if skew is not None:
-        parts = thinned(parts, dataset.train_y, skew, config.seed)
-    train, held = hold_out(parts, float(holdout), config.seed)
+        parts = thinned(parts, dataset.train_y, skew, seed)
+    train, held = hold_out(parts, float(holdout), seed)
     world = World(
         dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y,
         torch.cat(train), torch.tensor([len(part) for part in train]),
         dataset.classes, dataset.transform, hardware.dtype, hardware.memory_device,
         torch.cat(held), torch.tensor([len(part) for part in held]),
-        noise=noise_by_client(dataset, parts, noise, config.seed) if noise else None, checksum=dataset.checksum,
+        noise=noise_by_client(dataset, parts, noise, seed) if noise else None, checksum=dataset.checksum,
     )  # fmt: skip
     return world.to(hardware.torch_device)
 

@@ -31,7 +31,7 @@ GIVEN = {  # what fedexp passes to each constructor besides the keys of its grou
 _LONGEST_NAME = 100  # characters: several stand in a folder's name, which has at most 255 bytes
 _FOR_PEOPLE = ("name", "source")  # keys of a group that no constructor takes
 OF_FEDEXP: dict[str, dict[str, Any]] = {  # keys of a group that fedexp reads itself, and their defaults
-    "partition": {"holdout": 0.0, "noise": 0.0, "quantity_skew": None},
+    "partition": {"seed": None, "holdout": 0.0, "noise": 0.0, "quantity_skew": None},
     "model": {"pretrained": None},
 }  # fmt: skip
 

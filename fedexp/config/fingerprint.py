@@ -104,8 +104,9 @@ def _constructed(group: str, node: Mapping[str, Any], find: Find, every: bool) -
     if target is not None:
         own = {name: value for name, value in _defaults(target).items() if name not in GIVEN.get(group, ())}
         defaults, given = {**defaults, **own}, _typed_values(target, given)
-    if group == "partition":  # the keys that fedexp reads itself are numbers, and no constructor has their types
-        given = {name: _typed(value, float) if name in OF_FEDEXP[group] else value for name, value in given.items()}
+    if group == "partition":  # most keys that fedexp reads itself are fractions, and no constructor has their types
+        fractions = OF_FEDEXP[group].keys() - {"seed"}
+        given = {name: _typed(value, float) if name in fractions else value for name, value in given.items()}
     kept = _over(defaults, given, every)
     for name, value in kept.items():
         if _is_constructor(value):

@@ -244,7 +244,8 @@ def _check_measures(config: dict[str, Any]) -> None:
 def _check_partition(config: dict[str, Any]) -> None:
     """The keys of `partition` that fedexp reads itself, and what `evaluate` needs of them."""
     holdout, evaluate = config["partition"].get("holdout"), config["evaluate"]
-    noise, skew = (of_fedexp(config, "partition", name) for name in ("noise", "quantity_skew"))
+    noise, skew, seed = (of_fedexp(config, "partition", name) for name in ("noise", "quantity_skew", "seed"))
+    require(seed is None or type(seed) is int, "partition.seed", seed, "must be a whole number, or null")
     require(_is_number(holdout) and 0 <= holdout < 1, "partition.holdout", holdout, "must be in [0, 1)")
     require(_is_number(noise) and 0 <= noise <= 1e12, "partition.noise", noise, "must be at least 0, and at most 1e12")
     require(

@@ -172,7 +172,9 @@ def _partitions(problems: dict[str, list[Group]]) -> Iterator[Picture | None]:
     """One picture of each problem's partition."""
     for problem, peers in problems.items():
         run = peers[0].runs[0]
-        title = f"{run.name('partition')} of {run.data}, seed {run.seed}: examples of each class that each client holds"
+        own = run.settings.get("partition.seed")
+        seed = run.seed if own is None else own
+        title = f"{run.name('partition')} of {run.data}, seed {seed}: examples of each class that each client holds"
         yield maps.partition(_stem("partition", problem), title, run)
 
 

@@ -108,6 +108,7 @@ def test_one_run_has_one_name_however_it_is_spelt(words, spelt):
     "words",
     [
         ["seed=1"], ["local.lr=0.2"], ["algorithm=fedprox"], ["hardware.precision=bfloat16"], ["partition.holdout=0.1"],
+        ["partition.seed=0"],
         ["hardware.convolution=direct"], ["selection=clusamp"], ["server_optimizer=momentum"], ["targets=[0.5]"],
         ["server_optimizer.lr=0.5"], ["compression=top_k"], ["evaluate.every=2"], ["evaluate.clients=all"],
         ["reference=centralized"], ["measures.divergence=null"], ["dataset=cifar10"],
