@@ -109,8 +109,14 @@ class RunFolder:
             found = json.loads((self.path / "result.json").read_text())
         except (OSError, ValueError):
             return None
-        known = isinstance(found, dict) and isinstance(found.get("status"), str) and type(found.get("rounds")) is int
-        return found if known else None
+        if (
+            not isinstance(found, dict)
+            or not isinstance(found.get("status"), str)
+            or type(found.get("rounds")) is not int
+        ):
+            return None
+        accuracy = found.get("final_accuracy", "")  # null: no round was evaluated
+        return found if accuracy is None or isinstance(accuracy, int | float) else None
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
         """The result after `rounds` rounds, if this run has carried them out. If it went further, the result is made

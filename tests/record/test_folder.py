@@ -100,13 +100,19 @@ def test_what_killed_saves_left_behind_is_removed_at_the_next_start(monkeypatch,
     assert not any(path.exists() for path in left) and (folder / "notes.tmp").exists()
 
 
-@pytest.mark.parametrize("text", ['{"status": "finished"}', '{"status": "finished", "rounds": "3"}', '{"rounds": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"status": "finished"}', '{"status": "finished", "rounds": "3"}', '{"rounds": 3}',
+        '{"status": "finished", "rounds": 2}', '{"status": "finished", "rounds": 2, "final_accuracy": "high"}',
+    ],
+)  # fmt: skip
 def test_a_result_without_its_numbers_is_none(monkeypatch, tmp_path, text):
     """The run goes on from its checkpoint and writes another."""
     assert run(monkeypatch, tmp_path, *FEW, "rounds=2") == 0
     (only_folder(tmp_path) / "result.json").write_text(text)
     assert run(monkeypatch, tmp_path, *FEW, "rounds=2") == 0
-    assert result(tmp_path)["rounds"] == 2
+    assert result(tmp_path)["rounds"] == 2 and 0 <= result(tmp_path)["final_accuracy"] <= 1
 
 
 @pytest.mark.parametrize("text", [None, "a,b\n1,2\n"])
