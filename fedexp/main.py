@@ -30,6 +30,7 @@ from fedexp.config.words import PROGRAMS, in_order, of_dry_run
 from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
 from fedexp.record.folder import RunFolder
 from fedexp.record.result import value
+from fedexp.record.status import Status
 from fedexp.record.terminal import lasting_output
 from fedexp.sweep.sweeper import FedexpSweeper, register
 
@@ -120,6 +121,8 @@ def entry(config: DictConfig) -> Any:
             log.error("the run failed as it was asked to end: %s", error.__cause__)
             _leave(error.__cause__, config, always=not alone)
         if alone and isinstance(error, ConfigError | Busy | Interrupted | Unsaved | WorkerDied):
+            if not isinstance(error, Busy | Interrupted) and _has_failed(config):
+                _leave(error, config, always=False)
             sys.exit(say(error))  # past Hydra, which would show a traceback
         if not isinstance(error, Busy | Interrupted):
             _leave(error, config, always=not alone)
@@ -132,6 +135,11 @@ def _is_dry(words: Sequence[str]) -> bool:
     others = ("-cd", "-cn", "-cp")  # where Hydra finds configs: these flags begin like -c
     asked = any(word.startswith(("--cfg", "-c")) and not word.startswith(others) for word in words)
     return "--dry-run" in words or (bool(sweeps) and asked)
+
+
+def _has_failed(config: DictConfig) -> bool:
+    """Whether the run's folder says that it failed; a refused command leaves a finished run's folder as it is."""
+    return (RunFolder(config).result() or {}).get("status") == Status.FAILED
 
 
 def _leave(error: BaseException, config: DictConfig, always: bool) -> None:

@@ -61,6 +61,11 @@ def seeded(key: int, held: bool = False) -> Iterator[None]:
                 _spare.append(other)
 
 
+def places() -> tuple[Any, ...]:
+    """Where the global generators of Python and NumPy are within a `seeded` block: equal if nothing was drawn."""
+    return random.getstate(), _numpy_s().state["state"]["pos"]
+
+
 def _restore(mine: list[Any]) -> None:
     """Set the generators as they were before a block, unless another thread has begun one since: it will do so."""
     place = next(number for number, each in enumerate(_before) if each is mine)

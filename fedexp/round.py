@@ -106,10 +106,12 @@ def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     loss, uploads, after = torch.empty(0, dtype=ctx.world.dtype, device=ctx.world.device), {}, state
     if trained is not None:
         loss, uploads = trained.loss, decoded(algorithm, state, trained.uploads, ctx)
+        aggregated = _aggregated(algorithm, state, ids, uploads, ctx, gen)
+        learned = algorithm.selection.learn(state["selection"], ids, uploads, ctx)
         after = {
-            **_aggregated(algorithm, state, ids, uploads, ctx, gen),
+            **aggregated,
             "memory": client_rows.put(state["memory"], ids, trained.memory),
-            "selection": algorithm.selection.learn(state["selection"], ids, uploads, ctx),
+            "selection": returned.mapping("selection.learn", learned),
         }
     elif type(algorithm.privacy) is not NoPrivacy:  # noise, added all the same, hides that nobody took part
         unmoved = tree.apply(torch.zeros_like, algorithm.shared(state["params"], ctx))
@@ -136,9 +138,10 @@ def _aggregated(
     of clusters' models can change."""
     before, own = state["params"], ctx.model.own
     single = all(name in own and own[name].shape == leaf.shape for name, leaf in before.items())
-    versions = returned.versions(before)
+    given = {"uploads": uploads, "params": before}
+    versions = returned.versions(given)
     after = algorithm.aggregate(state, ids, uploads, ctx, gen)
-    returned.unchanged("aggregate", "the State's params", before, versions)
+    returned.unchanged("aggregate", "the uploads or the State's params", given, versions)
     return returned.state("aggregate", after, ["params", *_START, *_KEPT], before if single else None)
 
 

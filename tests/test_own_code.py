@@ -50,11 +50,29 @@ def accuracy_measure(done): return {"test_accuracy": 0.5}
 def bytes_measure(done): return {"bytes_total": 1}
 def text_measure(done): return {"mine": "high"}
 def vector_measure(done): return {"mine": torch.ones(3)}
+def drift_measure(done):
+    for name, leaf in done.after["params"].items(): leaf -= done.before["params"][name]
+    return {"mine": 1.0}
+def no_argument_measure(): return {"mine": 1.0}
 def half_measure(done): return {"mine": np.float32(0.5), "whole": np.float64(2.0), "right": torch.tensor(True)}
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(FedAvg):
     def metrics(self, state, ctx): return {"test_accuracy": 0.99}
+
+@dataclass(frozen=True, kw_only=True)
+class Shrinks(FedAvg):
+    def metrics(self, state, ctx):
+        for leaf in state["params"].values(): leaf.mul_(0.9)
+        return {"mine": 1.0}
+
+@dataclass(frozen=True, kw_only=True)
+class HidesStart(FedAvg):
+    start: float = 0.1
+
+@dataclass(frozen=True, kw_only=True)
+class HidesName(FedAvg):
+    name: str = "x"
 
 @dataclass(frozen=True, kw_only=True)
 class Tensors(FedAvg):
@@ -314,6 +332,8 @@ def test_a_model_with_a_mask_trains_with_any_algorithm(monkeypatch, tmp_path, al
         ("round_measure", "measures=round_measure: gives round, a column that metrics.csv has already"),
         ("accuracy_measure", "measures=accuracy_measure: gives test_accuracy, a column that metrics.csv has already"),
         ("bytes_measure", "bytes_total: is a column of metrics.csv already"),
+        ("drift_measure", "measures=drift_measure: must not change what it is given in place"),
+        ("no_argument_measure", "measures.mine=own_code.no_argument_measure: must take one argument, a fedexp.round.R"),
         (
             "text_measure",
             "measures=text_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
@@ -348,6 +368,9 @@ def own(name, *words):
         ("Nothing", "trains: must name at least one of the entries that start returns"),
         ("NoState", 'init: must return the server\'s memory, a dict with the global model as "params"'),
         ("NoLogits", "predict: must return logits [60, 10] for 60 examples; it gave float32 [60, 3]"),
+        ("Shrinks", "metrics: must not change the State in place, which others read after it; work on a copy (params."),
+        ("HidesStart", "algorithm.start=0.1: HidesStart has a field of this name, which is that of a hook or of the"),
+        ("HidesName", "algorithm.name=x: HidesName has a field of this name, which is that of a hook or of the run"),
         ("NoSummary", "summary: must return a dict, not None (is a return missing?)"),
         ("NoCenter", "center: must return a model for each client: None (is a return missing?)"),
         ("OneCenter", "center: must return a model for each client: encoder.0.weight is ["),
@@ -362,6 +385,9 @@ def own(name, *words):
 def test_hooks_that_do_not_fit_one_another(monkeypatch, capfd, tmp_path, name, said, engine):
     assert run(monkeypatch, tmp_path, *own(name, "rounds=1", f"hardware.engine={engine}")) == 2
     assert said in capfd.readouterr().err
+    for told in tmp_path.glob("*/result.json"):  # of those that began
+        assert json.loads(told.read_text())["status"] == "failed"
+        assert (told.parent / "error.txt").read_text().startswith("ConfigError: ")
 
 
 def test_a_personal_model_that_is_none(monkeypatch, capfd, tmp_path):

@@ -1,5 +1,6 @@
 """From a checked config to the objects of a run: data, context, algorithm, measures, reference, tracker."""
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -54,6 +55,10 @@ def build_algorithm(config: DictConfig) -> FedAvg:
         for name, hook in misspelt(type(each)):
             log.warning("%s.%s is no hook, and nothing calls it: did you mean %s?", type(each).__name__, name, hook)
     for field in fields(algorithm):
+        hides = callable(getattr(FedAvg, field.name, None)) or field.name in ("review", "name")
+        right = f"{type(algorithm).__name__} has a field of this name, which is that of a hook or of the run; rename it"
+        value = getattr(algorithm, field.name)
+        require(not hides or field.name in standard, f"algorithm.{field.name}", value, right)
         given, default = algorithm.parts.get(field.name), field.default
         if given is not None and given == standard[field.name] != default and default is not MISSING:
             log.warning(
@@ -80,7 +85,17 @@ def build_stages(config: DictConfig, ctx: Context) -> list[Stage]:
 
 def build_measures(config: DictConfig) -> list[Measure]:
     """The functions that the config's `measures` names, in its order."""
-    return [get_object(path) for path in config.measures.values() if path is not None]
+    named = {f"measures.{name}": path for name, path in config.measures.items() if path is not None}
+    found = {key: get_object(path) for key, path in named.items()}
+    for key, measure in found.items():
+        try:
+            inspect.signature(measure).bind(None)
+        except TypeError as error:
+            right = f"must take one argument, a fedexp.round.Round ({error})"
+            raise ConfigError(key, named[key], right) from error
+        except ValueError:  # some callables do not tell what they take
+            continue
+    return list(found.values())
 
 
 def build_reference(config: DictConfig, ctx: Context, stopped: Callable[[], bool]) -> Reference:

@@ -75,7 +75,7 @@ class Examples:
 
     def __init__(self, world: World, client: int, seed: int, number: int | None = None) -> None:
         self.world, self.client, self.seed, self.round = world, client, seed, number
-        self.rows = world.of(client)
+        self.rows = world.of(client).clone()  # a hook may change it
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -88,7 +88,7 @@ class Examples:
     @property
     def label_counts(self) -> Tensor:
         """int64 [C], on the device."""
-        return self.world.label_counts[self.client].to(self.world.device)
+        return self.world.label_counts[self.client].to(self.world.device, copy=True)
 
     def batches(self, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
         """(x, y) of up to `size` examples at a time."""

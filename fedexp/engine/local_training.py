@@ -91,7 +91,10 @@ class LocalTraining:
         """What ONE client finds out on its own examples after it has trained."""
         assert algorithm.review is not None
         examples = Examples(self.world, client, self.seed, number)
-        return returned.tensors("review", algorithm.review(self.model, params, at_hand, examples))
+        versions = returned.versions(params)
+        found = returned.tensors("review", algorithm.review(self.model, params, at_hand, examples))
+        returned.unchanged("review", returned.TRAINED, params, versions)
+        return returned.other_names("review", "inspect", at_hand.found, found)
 
     def passes(self, algorithm: ClientFunctions, task: Task) -> list[Pass]:
         """A client's passes in a round, of the length that its task allows."""
@@ -158,11 +161,13 @@ class LocalTraining:
             if each.functions.review is not None:
                 after = self._review(each.functions, task.client, params, client, number)
                 client = client._replace(found={**client.found, **after})
+            trained = returned.versions(params)
             if each.functions is algorithm:
                 uploads, kept = finish(algorithm, self.model.weights, params, client, kept["compression"])
                 done = {"uploads": uploads, "loss": loss}
             else:
                 kept = {**kept, "own": remembered(each.functions, params, client)}
+            returned.unchanged("a client's hook", returned.TRAINED, params, trained)
         returned.unchanged(
             "a client's hook", "what the client received, its download or its memory", received, versions
         )
@@ -189,8 +194,9 @@ class LocalTraining:
             loss, statistics = self.objective(algorithm, params, batch, client, padded=False, alone=True)
             found = torch.autograd.grad(loss, tensors, materialize_grads=True)
             with torch.no_grad():
-                plain = dict(zip(weights, found))
-                grads = returned.corrected(plain, algorithm.correct(plain, params, client))
+                plain, versions = dict(zip(weights, found)), returned.versions(params)
+                grads = returned.corrected(plain, algorithm.correct(dict(plain), params, client))
+                returned.unchanged("correct", "the weights, params,", params, versions)
                 if local.max_grad_norm is not None:
                     grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
             optimizer.step(tensors, [grads[name] for name in weights])

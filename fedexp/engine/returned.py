@@ -14,6 +14,8 @@ from fedexp import tree
 from fedexp.errors import ConfigError
 from fedexp.tree import Params, Stack, Tree
 
+TRAINED = "the trained weights, params,"  # which client hooks read, and must not change
+
 
 def tensors(hook: str, given: Any, rows: int | None = None) -> Tree:
     """`given`, which must be nested dicts of tensors. rows: the length that the leading axis of each must have."""
@@ -27,6 +29,13 @@ def tensors(hook: str, given: Any, rows: int | None = None) -> Tree:
                 hook, f"a row for each of the {rows} clients (tree.spread gives all of them the same); "
                 f"{'.'.join(map(str, path))} is {list(leaf.shape)}",
             )  # fmt: skip
+    return given
+
+
+def other_names(hook: str, earlier: str, before: Tree, given: Tree) -> Tree:
+    """`given`, which must have no names of `before`, which the hook `earlier` returned."""
+    if taken := ", ".join(map(str, before.keys() & given.keys())):
+        _refuse(hook, f"other names than {earlier} does, since client.found holds both: {taken}")
     return given
 
 
@@ -93,9 +102,21 @@ def loss_without_padding(ignored: Tensor) -> None:
         )  # fmt: skip
 
 
+def loss_without_global_generators(untouched: bool) -> None:
+    """Raise ConfigError unless a step of all clients at once left the global generators untouched."""
+    if not untouched:
+        right = (
+            "must not draw from Python's or NumPy's global generator where clients train at once, since all of them "
+            "would get the same numbers; draw from batch.key (fedexp.randomness), or use hardware.engine=workers"
+        )
+        raise ConfigError("", "loss", right)
+
+
 def corrected(grads: Params, given: Any) -> Params:
     """What `correct` makes of the gradients."""
-    if given is grads or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        return given
+    if isinstance(given, dict) and given.keys() == grads.keys() and all(given[name] is grads[name] for name in grads):
         return given
     return same_form("correct", "the gradients", grads, given)
 
@@ -214,13 +235,13 @@ def one_model(hook: str, given: Any, model: Params) -> Params:
 
 def versions(given: Tree) -> list[int]:
     """How often each leaf has been changed in place so far."""
-    return [leaf._version for _, leaf in tree.leaves(given)]
+    return [leaf._version if isinstance(leaf, Tensor) else 0 for _, leaf in tree.leaves(given)]
 
 
 def unchanged(hook: str, what: str, given: Tree, before: list[int]) -> None:
     """Raise ConfigError where leaves have been changed in place since `versions` gave `before`."""
     for (path, leaf), version in zip(tree.leaves(given), before):
-        if leaf._version != version:
+        if isinstance(leaf, Tensor) and leaf._version != version:
             right = f"must not change {what} in place, which others read after it; work on a copy"
             raise ConfigError("", hook, f"{right} ({'.'.join(map(str, path))} was changed)")
 

@@ -25,6 +25,7 @@ from fedexp.engine.optimizer import Optimizer, clip
 from fedexp.engine.schedule import positions
 from fedexp.engine.steps import Steps, over_leaves
 from fedexp.errors import Interrupted
+from fedexp.randomness import places
 from fedexp.tree import Params, Stack, Tree
 
 _PREPARED = 2**25  # entries of prepared examples in memory at once
@@ -41,7 +42,7 @@ def train_vectorized(
     for passes in zip(*(training.passes(algorithm, task) for task in tasks)):
         functions = passes[0].functions
         stack, cohort, losses, rank = _carry_out(training, passes, number, clients, received["download"], kept["own"])
-        back = torch.argsort(rank)
+        back, trained = torch.argsort(rank), returned.versions(stack)
         if functions is algorithm:
             uploads, kept = over_clients(
                 lambda params, client, errors: finish(algorithm, training.model.weights, params, client, errors),
@@ -50,6 +51,7 @@ def train_vectorized(
             done, kept = {"uploads": tree.choose(uploads, back), "loss": losses[back]}, tree.choose(kept, back)
         else:
             kept = {**kept, "own": tree.choose(over_clients(partial(remembered, functions), stack, cohort), back)}
+        returned.unchanged("a client's hook", returned.TRAINED, stack, trained)
     returned.unchanged("a client's hook", "what the client received, its download or its memory", received, versions)
     return {**done, "memory": kept}
 
@@ -72,19 +74,22 @@ def _carry_out(
     rate = local.rate(number)
     lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
-    step = partial(_compiled, torch.compile(_step, fullgraph=True)) if training.compiled else _step
+    one = partial(_compiled, torch.compile(_step, fullgraph=True)) if training.compiled else _step
     total = torch.zeros(len(ids), dtype=world.dtype, device=device)
-    steps = Steps(partial(step, training, algorithm), optimizer, stack, cohort, total)
+    steps = Steps(partial(one, training, algorithm), optimizer, stack, cohort, total)
     alike = algorithm, replace(local, epochs=1, steps=None)  # lengths do not change a step
     run = training.recordings.of(alike, steps) if training.recordings is not None else steps
 
     ignored: list[Tensor] = []  # whether the losses of some padded steps ignored their padding
-    for active, batch, padded in _batches(training, passes, number, ids, taken, cohort.key):
+    for step, (active, batch, padded) in enumerate(_batches(training, passes, number, ids, taken, cohort.key)):
+        before = places() if step == 0 else None
         if padded:
             count = training.padded_steps[type(algorithm)] = training.padded_steps.get(type(algorithm), 0) + 1
             if count & (count - 1) == 0:  # the 1st, 2nd, 4th, ...: a term may be zero until weights have moved
                 ignored.append(_ignores_padding(training, algorithm, run.stack, cohort, active, batch, count == 1))
         run(active, batch, padded)
+        if before is not None:
+            returned.loss_without_global_generators(places() == before)
         if training.stopped():
             raise Interrupted
     if ignored:  # only now: each look at a number makes a GPU wait
@@ -107,7 +112,9 @@ def _step(
 
     weights = {name: live[name] for name in algorithm.trains(training.model) if name in live}
     buffers = {name: leaf for name, leaf in live.items() if name not in weights}
+    versions = [] if torch.compiler.is_compiling() else returned.versions(live)
     grads, loss, statistics = _differentiated(training, algorithm, weights, buffers, batch, cohort, padded)
+    returned.unchanged("correct", "the weights, params,", live if versions else {}, versions)
     if optimizer.local.max_grad_norm is not None:
         grads = clip(grads, optimizer.local.max_grad_norm, stacked=True, model=training.model.weights)
     optimizer.step(list(weights.values()), [grads[name] for name in weights], len(total))
@@ -128,7 +135,7 @@ def _differentiated(
             return loss, (loss.detach(), statistics)
 
         grads, (loss, statistics) = grad(objective, has_aux=True)(weights)
-        changed = algorithm.correct(grads, {**weights, **buffers}, client)
+        changed = algorithm.correct(dict(grads), {**weights, **buffers}, client)
         return returned.corrected(grads, changed), loss, statistics
 
     return over_clients(one, weights, buffers, batch, cohort)

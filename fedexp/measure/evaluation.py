@@ -9,6 +9,7 @@ import torch
 from fedexp import tree
 from fedexp.algorithms.fedavg import Stage
 from fedexp.config.schema import Evaluate
+from fedexp.engine import State, returned
 from fedexp.errors import ConfigError, require
 from fedexp.measure import Measure, accuracy, clients, is_number, numbers
 from fedexp.measure.reference import Reference
@@ -53,14 +54,20 @@ class Evaluation:
         if len(done.ids):  # otherwise no client took part, and there is nothing to measure
             parts.append(("", "", {"local_loss": done.loss.double().mean()}))
             names = (getattr(measure, "__name__", type(measure).__name__) for measure in self.measures)
-            parts += [("measures", name, measure(done)) for name, measure in zip(names, self.measures)]
+            shown = {"after": _own(state), "before": _own(done.before), "uploads": done.uploads}
+            for name, measure in zip(names, self.measures):
+                versions = returned.versions(shown)
+                parts.append(("measures", name, measure(done)))
+                returned.unchanged(f"measures={name}", "what it is given", shown, versions)
         of_clients, tables = self._clients(done)
         bytes_sent = {"round_bytes_up": done.bytes_up, "round_bytes_down": done.bytes_down}
         parts += [("", "", self.reference.divergence(state["params"], done.number)), ("", "", bytes_sent)]
         if algorithm.system.clock:
             parts.append(("", "", {"simulated_seconds": state["clock"], "answered": len(done.ids)}))
         spent = algorithm.privacy.metrics(state.get("privacy", {}), done.number, ctx, algorithm.selection.sampling)
+        versions = returned.versions(_own(state))
         own = ("algorithm", type(algorithm).__name__, algorithm.metrics(state, ctx))
+        returned.unchanged("metrics", "the State", _own(state), versions)
         return numbers(_joined([*parts, ("", "", spent), ("", "", of_clients), own])), tables
 
     def _clients(self, done: Round) -> tuple[dict[str, float], dict[str, pd.DataFrame]]:
@@ -72,6 +79,11 @@ class Evaluation:
             return {}, {}
         found, table = clients.evaluate(done.algorithm, done.after, ids, done.ctx, self.world, self.settings.on)
         return found, {"clients": table}
+
+
+def _own(state: State) -> State:
+    """A State without the clients' memory."""
+    return {**state, "memory": {}}
 
 
 def _joined(parts: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a hook returns wrongly is told by the hook's name, in the same words by both engines."""
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -138,6 +139,23 @@ def test_what_cannot_be_vectorized_says_what_to_do():
     assert "hardware.engine=workers trains them one by one" in note
 
 
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+@pytest.mark.parametrize(
+    "local", [Local(steps=2, batch_size=2), Local(epochs=1, batch_size=8)]
+)  # without and with padding
+def test_all_clients_would_share_a_global_generator_s_numbers(draw, local):
+    world = make_world()
+    contexts = [
+        make_context(make_model("linear", world), world, local, cohort=3, engine=each)
+        for each in ("vectorized", "workers")
+    ]
+    with pytest.raises(
+        ConfigError, match=r"^loss: must not draw from Python's or NumPy's global generator where clients"
+    ):
+        rounds(Changed(hook="loss", change=lambda found, *_: found * draw()), contexts[0], 1)
+    rounds(Changed(hook="loss", change=lambda found, *_: found * draw()), contexts[1], 1)
+
+
 @pytest.mark.parametrize(("hook", "change", "right"), CASES)
 @pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
 def test_a_wrong_value_is_told_by_the_name_of_its_hook(hook, change, right, mechanism):
@@ -165,6 +183,18 @@ def move(found, state, *others):
     return found
 
 
+def weigh(found, state, ids, uploads, *others):
+    for leaf in uploads["update"].values():
+        leaf *= 0.5
+    return found
+
+
+def spoil(found, params, *others):
+    for leaf in params.values():
+        leaf.sub_(1)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counting(Changed):
     def memory(self, ctx, params):
@@ -176,7 +206,37 @@ class Counting(Changed):
     [
         ("remember", count, "a client's hook: must not change .* in place, .* (memory.own.count was changed)"),
         ("upload", halve, "a client's hook: must not change .* in place, .* (download.model.head.weight was changed)"),
-        ("aggregate", move, "aggregate: must not change the State's params in place, .* (head.weight was changed)"),
+        (
+            "aggregate",
+            move,
+            "aggregate: must not change .* State's params in place, .* (params.head.weight was changed)",
+        ),
+        ("combine", weigh, "aggregate: must not change the uploads .* in place, .* (uploads.update.head.weight was ch"),
+        (
+            "upload",
+            spoil,
+            "a client's hook: must not change the trained weights, params, in place, .* (head.weight was",
+        ),
+        (
+            "remember",
+            spoil,
+            "a client's hook: must not change the trained weights, params, in place, .* (head.weight w",
+        ),
+        (
+            "correct",
+            lambda found, grads, *more: spoil(found, *more),
+            "correct: must not change the weights, params, in",
+        ),
+        (
+            "correct",
+            lambda found, grads, *_: (grads.pop("head.bias"), grads)[1],
+            "correct: must return .*bias is missing",
+        ),
+        (
+            "correct",
+            lambda found, grads, *_: (grads.update(mine=found["head.bias"]), grads)[1],
+            "correct: .* mine is none",
+        ),
     ],
 )
 @pytest.mark.parametrize("mechanism", ["workers", "vectorized"])
@@ -189,19 +249,63 @@ def test_what_others_read_must_not_be_changed_in_place(hook, change, said, mecha
 
 
 @dataclass(frozen=True, kw_only=True)
+class Smooths(FedAvg):
+    """Works in place on what `inspect` is shown."""
+
+    def inspect(self, model, download, memory, examples):
+        counts, rows = examples.label_counts, examples.rows
+        counts += 1
+        rows.zero_()
+        return {"share": counts / counts.sum()}
+
+
+def test_what_inspect_is_shown_is_its_own():
+    ends = []
+    for algorithm in (FedAvg(), Smooths()):
+        world = make_world()
+        before = world.label_counts.clone(), world.rows.clone()
+        ctx = make_context(make_model("linear", world), world, Local(lr=0.1, batch_size=8), cohort=3)
+        ends.append(rounds(algorithm, ctx, 2)[-1].after["params"])
+        assert torch.equal(world.label_counts, before[0]) and torch.equal(world.rows, before[1])
+    assert all(torch.equal(leaf, ends[1][name]) for name, leaf in ends[0].items())
+
+
+def test_a_selection_s_memory_is_what_learn_returns():
+    class Forgets(Uniform):
+        def learn(self, memory, ids, uploads, ctx):
+            pass
+
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, cohort=3)
+    with pytest.raises(ConfigError, match=r"^selection.learn: must return a dict, not None \(is a return missing"):
+        rounds(FedAvg(selection=Forgets()), ctx, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reviewing(FedAvg):
     given: Any
 
+    def inspect(self, model, download, memory, examples):
+        return {"mean": torch.zeros(())}
+
     def review(self, model, params, client, examples):
-        return self.given(examples)
+        return self.given(examples, params)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (lambda examples: None, TREE + MISSING),
-        (lambda examples: {"n": len(examples)}, ENTRY + "n is "),
-        (lambda examples: {"labels": examples.labels}, "must return the same names, shapes and types for every client"),
+        (lambda examples, params: None, TREE + MISSING),
+        (lambda examples, params: {"n": len(examples)}, ENTRY + "n is "),
+        (
+            lambda examples, params: {"labels": examples.labels},
+            "must return the same names, shapes and types for every",
+        ),
+        (
+            lambda examples, params: {"mean": torch.ones(())},
+            "must return other names than inspect does, since client.f",
+        ),
+        (lambda examples, params: spoil({}, params), "must not change the trained weights, params, in place"),
     ],
 )
 def test_what_review_returns_wrongly_is_told(given, said):
