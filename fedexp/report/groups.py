@@ -12,6 +12,7 @@ from fedexp.report.runs import WATCHING, Recorded, differing, said, shown
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
 _PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
 _NEARLY_ALL = 0.75  # the share of groups from which a value is the usual one
+_OWN_SEED = "partition.seed"  # null, which names leave out: the partition is drawn by the run's seed, as usual
 _PREPARED = "dataset.transform."  # how examples are prepared, which changes nothing in what is to be learned
 
 Item = TypeVar("Item")
@@ -136,7 +137,10 @@ def _columns(runs: Sequence[Recorded]) -> list[dict[str, str]]:
             prepared += [key for key in varying if key.startswith(_PREPARED)]
             named = [key for key in varying if key not in prepared]
             for number, settings in zip(numbers, own):
-                more = [said(key.removeprefix(f"{group}."), settings[key]) for key in named if key in settings]
+                more = [
+                    said(key if key == _OWN_SEED else key.removeprefix(f"{group}."), settings[key])
+                    for key in named if key in settings and (key, settings[key]) != (_OWN_SEED, None)
+                ]  # fmt: skip
                 found[number][group] = " ".join([name, *more])
     apart = (*(f"{group}." for group in _NAMED), *DRAWS, *_unshown(runs))
     others = [run.settings.without(*apart) for run in runs]

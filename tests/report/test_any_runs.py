@@ -67,6 +67,16 @@ def test_what_differs_names_the_line_and_results_come_first(left):
     assert len(page.records) == 8
 
 
+def test_runs_of_several_seeds_on_one_partition_have_a_line_of_their_own(tmp_path):
+    for own in ([], ["partition.seed=3"]):
+        (sweep,) = asked("partition=dir0.1", "seed=0,1,2", *own, f"output_root={tmp_path}")
+        for job in sweep.jobs:
+            leave_run(job, [0.1, 0.6])
+    page = compared(tmp_path)
+    assert sorted(labels(page)) == ["dir0.1", "dir0.1 partition.seed=3"]
+    assert all(values(page, label)["runs"] == "3" for label in labels(page))
+
+
 def test_numbers_are_whole_in_eighty_columns(tmp_path):
     """Four algorithms, of which one in two settings of its own, and three seeds."""
     words = ["seed=0,1,2", "evaluate.clients=all", f"output_root={tmp_path}"]
