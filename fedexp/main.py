@@ -98,11 +98,12 @@ def _reached(error: Exception, function: Callable[..., Any]) -> bool:
 def entry(config: DictConfig) -> Any:
     """One run: returns its result.json, or, to a Hydra sweeper that searches, the entry of it that `metric` names. In a
     sweep errors go to the sweeper; a single run's errors end the program here, since Hydra would show a traceback."""
-    alone = HydraConfig.get().mode == RunMode.RUN
+    alone, checked = HydraConfig.get().mode == RunMode.RUN, False
     try:
         if alone:
             refuse_tables(config, "is for sweeps of many runs; add --multirun (-m)")
         check(config)
+        checked = True
         if alone:
             launch.hide_gpus([config.hardware.device])
         from fedexp.experiment import run  # only now: composing and checking need no torch
@@ -121,7 +122,7 @@ def entry(config: DictConfig) -> Any:
             log.error("the run failed as it was asked to end: %s", error.__cause__)
             _leave(error.__cause__, config, always=not alone)
         if alone and isinstance(error, ConfigError | Busy | Interrupted | Unsaved | WorkerDied):
-            if not isinstance(error, Busy | Interrupted) and _has_failed(config):
+            if checked and not isinstance(error, Busy | Interrupted) and _has_failed(config):
                 _leave(error, config, always=False)
             sys.exit(say(error))  # past Hydra, which would show a traceback
         if not isinstance(error, Busy | Interrupted):
