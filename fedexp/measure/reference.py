@@ -43,8 +43,8 @@ class Reference:
         self.state = begin(self.algorithm, self.algorithm.init(self.ctx, params), self.ctx)
         local = self.ctx.local
         log.info(
-            "reference=centralized also trains %d batches of up to %d examples a round, for %d rounds: as many steps as a "
-            "client of mean size takes", local.steps, local.batch_size, self.rounds,
+            "reference=centralized also trains %d batches of up to %d examples a round, for %d rounds: as many steps "
+            "as a client of mean size takes", local.steps, local.batch_size, self.rounds,
         )  # fmt: skip
 
     def follow(self, number: int) -> None:

@@ -140,7 +140,7 @@ def test_the_run_itself_is_not_changed(tmp_path, caplog):
     plain = run(configured(tmp_path / "plain"))
     assert "reference=centralized" not in caplog.text
     measured = run(configured(tmp_path / "with", "reference=centralized", "reference_rounds=2"))
-    assert "also trains 2 batches of 100 examples a round, for 2 rounds" in caplog.text
+    assert "also trains 2 batches of up to 100 examples a round, for 2 rounds" in caplog.text
     for name in ("final_accuracy", "bytes_up", "bytes_down", "emd"):
         assert plain[name] == measured[name]
     before, after = metrics(tmp_path / "plain"), metrics(tmp_path / "with")
