@@ -74,15 +74,15 @@ def _carry_out(
     rate = local.rate(number)
     lr = torch.tensor(rate, dtype=world.dtype, device=device) if training.compiled else rate
     optimizer = Optimizer([stack[name] for name in names], local, lr, fused=False)
-    one = partial(_compiled, torch.compile(_step, fullgraph=True)) if training.compiled else _step
+    step = partial(_compiled, torch.compile(_step, fullgraph=True)) if training.compiled else _step
     total = torch.zeros(len(ids), dtype=world.dtype, device=device)
-    steps = Steps(partial(one, training, algorithm), optimizer, stack, cohort, total)
+    steps = Steps(partial(step, training, algorithm), optimizer, stack, cohort, total)
     alike = algorithm, replace(local, epochs=1, steps=None)  # lengths do not change a step
     run = training.recordings.of(alike, steps) if training.recordings is not None else steps
 
     ignored: list[Tensor] = []  # whether the losses of some padded steps ignored their padding
-    for step, (active, batch, padded) in enumerate(_batches(training, passes, number, ids, taken, cohort.key)):
-        before = places() if step == 0 else None
+    for index, (active, batch, padded) in enumerate(_batches(training, passes, number, ids, taken, cohort.key)):
+        before = places() if index == 0 else None
         if padded:
             count = training.padded_steps[type(algorithm)] = training.padded_steps.get(type(algorithm), 0) + 1
             if count & (count - 1) == 0:  # the 1st, 2nd, 4th, ...: a term may be zero until weights have moved

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 Artifacts = dict[str, "Figure | pd.DataFrame | dict[str, bytes]"]  # the last: a drawn figure
 _CHECKPOINT = "checkpoint.pt"
 _OWN_FILES = ("metrics", "clients", "partition", "confusion", "class_accuracy", "information")
-_AGAIN = "mend what was said above, and run the same command again"
+_AGAIN = "mend the cause given above, and run the same command again"
 _SECONDS_BETWEEN_COMPLAINTS = 60
 
 

@@ -178,10 +178,11 @@ def _table_jobs(
     combinations = list(_product(others))
     cells = [cell for cell in table.cells if wanted(cell)]
     for each in others:
-        what = each.key_or_group if each.key_or_group in ("algorithm", "partition") else None
-        options = {str(cell.overrides.get(what)) for cell in cells}
-        right = f"the cells of {table.name} differ in it; choose some of them by table.select"
-        require(len(options) < 2, each.key_or_group, each.get_value_string(), right)
+        key = each.key_or_group
+        if key in ("algorithm", "partition"):  # one run would stand for cells that are about these
+            options = {str(cell.overrides.get(key)) for cell in cells}
+            right = f"the cells of {table.name} differ in it; choose some of them by table.select"
+            require(len(options) < 2, key, each.get_value_string(), right)
     runs = sum(2 if cell.reference else 1 for cell in cells) * len(seeds) * len(combinations)
     for cell in cells:
         for overrides, reference in ((cell.overrides, False), (cell.reference, True)):

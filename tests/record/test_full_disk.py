@@ -61,7 +61,8 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end_and_the_same_command_goes
         assert run(monkeypatch, disk / "out", *words) == 1
         said = capfd.readouterr()
         assert re.search(
-            r"could not save class_accuracy.csv, .*; mend what was said above, and run the same command again", said.err
+            r"could not save class_accuracy.csv, .*; mend the cause given above, and run the same command again",
+            said.err,
         )
         assert "Traceback" not in said.out + said.err
         assert re.search(r"not saved: .*checkpoint.pt \(\[Errno 28\]", said.out)
