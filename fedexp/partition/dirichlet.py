@@ -52,7 +52,8 @@ def dirichlet(
             "class_split makes unequal clients by itself; use null",
         )  # fmt: skip
         if published_draw:
-            require(0 <= seed < 2**32, "seed", seed, "must be from 0 to 4294967295 with partition.published_draw=true")
+            right = f"takes a seed (partition.seed, or the run's) from 0 to 4294967295, not {seed}"
+            require(0 <= seed < 2**32, "partition.published_draw", True, right)
         draw = np.random.RandomState(seed) if published_draw else random
         parts = _class_split(labels, dataset.classes, clients, alpha, min_size, tries, draw)
     else:

@@ -146,7 +146,7 @@ def test_natural_is_the_sources_own():
         (lambda d: dirichlet(d, 10, 0, alpha=1.0, tries=7), r"tries=7: is for .*class_split; use 1000"),
         (
             lambda d: dirichlet(d, 10, 2**32, alpha=1.0, construction="class_split", published_draw=True),
-            r"seed=4294967296: must be from 0 to 4294967295",
+            r"published_draw=true: takes a seed .* from 0 to 4294967295, not 4294967296",
         ),
         (lambda d: shards(d, 5, 0, per_client=1), r"clients=5: 5 x 1 shards leave some"),
         (lambda d: shards(d, 955, 0, per_client=1), r"class 0 has 91 examples for 96 shards; use fewer clients"),
