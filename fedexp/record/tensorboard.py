@@ -51,6 +51,7 @@ class TensorboardTracker(Tracker):
             if path.suffix == ".png":
                 self._writer.add_image(path.stem, imread(path)[..., :3], self._round, dataformats="HWC")
         named = {key: value for key, value in self._names.items() if value is not None}
-        ends = {f"end/{name}": result[name] for name in ("final_accuracy", "best_accuracy") if result.get(name)}
+        ends = {name: result.get(name) for name in ("final_accuracy", "best_accuracy")}
+        ends = {f"end/{name}": value for name, value in ends.items() if value is not None}
         self._writer.add_hparams(named, ends, run_name=".", global_step=self._round)
         self._writer.close()

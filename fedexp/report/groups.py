@@ -10,7 +10,7 @@ from fedexp.config.fingerprint import DRAWS
 from fedexp.report.runs import WATCHING, Recorded, differing, said, shown
 
 _NAMED = ("dataset", "partition", "model", "algorithm", *PARTS)  # groups of the config, whose options have names
-_PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
+PROBLEM = ("dataset", "partition", "clients")  # what is to be learned: runs are ranked where they agree in it
 _NEARLY_ALL = 0.75  # the share of groups from which a value is the usual one
 _OWN_SEED = "partition.seed"  # null, which names leave out: the partition is drawn by the run's seed, as usual
 _PREPARED = "dataset.transform."  # how examples are prepared, which changes nothing in what is to be learned
@@ -83,7 +83,7 @@ def _unshown(runs: Sequence[Recorded]) -> tuple[str, ...]:
 def _telling(groups: Sequence[dict[str, str]], keys: list[str]) -> list[str]:
     """The keys without those that follow from others: the last ones are left out first, what is to be learned and the
     algorithm never."""
-    for key in reversed([key for key in keys if key not in (*_PROBLEM, "algorithm")]):
+    for key in reversed([key for key in keys if key not in (*PROBLEM, "algorithm")]):
         fewer = [each for each in keys if each != key]
         if len({tuple(group[each] for each in fewer) for group in groups}) == len(groups):
             keys = fewer
@@ -118,8 +118,8 @@ def _group(held: dict[str, str], telling: list[str], usual: dict[str, str], runs
     told = {key: text for key, text in keys.items() if usual.get(key) != text}
     words = {key: text if key in _NAMED else f"{short[key]}={text}" for key, text in told.items()}
     name = runs[0].name("algorithm")
-    problem = " ".join(word for key, word in words.items() if key in _PROBLEM)
-    among = ", ".join(word for key, word in words.items() if key not in _PROBLEM)
+    problem = " ".join(word for key, word in words.items() if key in PROBLEM)
+    among = ", ".join(word for key, word in words.items() if key not in PROBLEM)
     return Group(", ".join(words.values()) or name, keys, problem, runs, among or name, more, usual)
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
-from fedexp.errors import ConfigError, nearest, require
+from fedexp.errors import require
 from fedexp.report.agreement import marks
+from fedexp.report.differences import differences, find_baseline
 from fedexp.report.groups import Group, by_key, draw
 from fedexp.report.page import NOTHING, Entry, Sheet
 from fedexp.report.runs import Recorded
 
-CONFIDENCE = 0.95
 _MARKS = "The best in bold, the second best underlined or in italics"
 WHICH = "which"  # a column of `table`
 BASELINE = "fedavg"  # if it is among the options compared and no other is asked for
@@ -64,7 +63,7 @@ def own_targets(groups: Sequence[Group], baseline: str | None) -> list[float]:
     given = {float(target) for group in groups for run in group.runs for target in run.config.get("targets") or []}
     if given:
         return sorted(given)
-    chosen = None if baseline is None else _baseline(groups, baseline)
+    chosen = None if baseline is None else find_baseline(groups, baseline)
     levels = []
     for peers in by_key(groups, lambda group: group.problem).values():
         best = [(fmean(values), group) for group in peers if (values := _best(group))]
@@ -144,39 +143,10 @@ def of_clients(groups: Sequence[Group], found: pd.DataFrame) -> Sheet:
     if any(0 < count < len(group.counted) for count, group in zip(counts, groups)):
         header.append("runs")
         rows = [[*row, Entry(f"{n} of {len(group.counted)}")] for row, n, group in zip(rows, counts, groups)]
-    return Sheet("Accuracy of clients", header, rows, f"Of the model that each client would use (evaluate.on: {on}).")
-
-
-def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> Sheet | None:
-    """Final accuracy minus the baseline's in the same draws, of complete runs: the mean and its confidence interval
-    (Student's t). None if nothing is compared with the baseline. Raises ConfigError for a baseline that no group
-    has."""
-    column, value = _baseline(groups, baseline)
-    own: list[dict[str, float]] = [{} for _ in groups]
-    for number, each, accuracy in zip(found["group"], found["draw"], found["final_accuracy"]):
-        if groups[number].done:  # incomplete runs count elsewhere, where there are no others
-            own[number][each] = accuracy
-    places = {frozenset(group.keys.items()): number for number, group in reversed([*enumerate(groups)])}
-    paired: list[list[Entry]] = []
-    alone: list[list[Entry]] = []
-    for number, group in enumerate(groups):
-        if group.keys[column] == value:
-            continue
-        other = places.get(frozenset({**group.keys, column: value}.items()))
-        against = {} if other is None or groups[other].problem != group.problem else own[other]
-        pairs = [accuracy - against[each] for each, accuracy in own[number].items() if each in against]
-        pairs = [pair for pair in pairs if not math.isnan(pair)]
-        row = [Entry(group.label), *_difference(pairs), Entry(str(len(pairs)))]
-        (paired if pairs else alone).append(row)
-    if not paired and not alone:
-        return None
-    header = ["", "points", f"{CONFIDENCE:.0%} interval", "excludes 0", "pairs"]
-    caption = "Paired by seed; the interval is Student's, over pairs whose differences vary."
-    if any(group.more for group in groups):
-        caption += " What is compared may also differ in the settings listed above the tables."
-    if paired and alone:
-        caption += f" Left out because no complete run of {baseline} can be paired with one of theirs: {len(alone)}."
-    return Sheet(f"Final accuracy minus that of {baseline}", header, paired or alone, caption)
+    caption = f"Of the model that each client would use (evaluate.on: {on})."
+    if any(each.get("clients") == "participants" for each in evaluated):
+        caption += " Where evaluate.clients is participants, of the last evaluated round's clients alone."
+    return Sheet("Accuracy of clients", header, rows, caption)
 
 
 def sheets(
@@ -195,31 +165,6 @@ def sheets(
     if baseline is not None and (against := differences(groups, found, baseline)):
         made.append(against)
     return made, found
-
-
-def _baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
-    """The key and the value that `said` names: an option's name, or KEY=VALUE."""
-    options = {(key, text) for group in groups for key, text in group.keys.items()}
-    fits = [(key, text) for key, text in sorted(options) if said in (text, f"{key}={text}")]
-    several = ", ".join(f"{key}={text}" for key, text in fits)
-    require(len(fits) < 2, "baseline", said, f"is the value of several keys; give one of {several}")
-    if fits:
-        return fits[0]
-    known = [f"{key}={text}" for key, text in options] + [text for _, text in options if not text[:1].isdigit()]
-    raise ConfigError("baseline", said, f"is not among what is compared; {nearest(said, known)}")
-
-
-def _difference(pairs: list[float]) -> list[Entry]:
-    pairs = [round(each, 9) + 0.0 for each in pairs]  # a difference that is nothing but rounding has no sign
-    if len(pairs) < 2:
-        return [Entry(f"{pairs[0]:+.2f}" if pairs else NOTHING), Entry(NOTHING), Entry(NOTHING)]
-    mean = fmean(pairs)
-    if stdev(pairs) < 1e-9:  # accuracies are shares of the test examples: equal differences may be chance
-        return [Entry(f"{mean:+.2f}"), Entry(NOTHING), Entry("no" if abs(mean) < 1e-9 else NOTHING)]
-    reach = float(stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)) * stdev(pairs) / math.sqrt(len(pairs))
-    excludes = abs(mean) > reach
-    interval = f"{mean - reach:+.2f} to {mean + reach:+.2f}"
-    return [Entry(f"{mean:+.2f}"), Entry(interval), Entry("yes" if excludes else "no", mark="best" if excludes else "")]
 
 
 def _marked(groups: Sequence[Group], found: pd.DataFrame, name: str, shown: list[str]) -> dict[int, str]:

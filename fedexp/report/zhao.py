@@ -5,6 +5,7 @@ that can change a result get lines of their own, named by the keys in which they
 are not in the paper.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from fedexp.record.status import Status
 from fedexp.report.folders import read
 from fedexp.report.runs import Recorded, differing, distinct, protocol, said
 
+log = logging.getLogger(__name__)
+
 _NON_IID = {"iid": "IID", "shards2": "non-IID(2)", "shards1": "non-IID(1)"}
 _LAYERS = "reference_divergence/"
 _BOXES_AT = 1.44  # the EMD of figure 5b
@@ -25,9 +28,14 @@ _LENGTH = ("rounds", "evaluate.every")  # without effect on measurements in a ro
 
 
 def read_runs(folders: list[Path]) -> pd.DataFrame:
-    """One row for each finished run in or below `folders`: the settings by which figures select, and the results."""
+    """One row for each finished run in or below `folders`: the settings by which figures select, and the results.
+    The log names the others, which figures leave out."""
     found = sorted({file.parent for folder in folders for file in folder.rglob("result.json")})
-    return pd.DataFrame([_row(run) for run in read(*found) if run.status == Status.FINISHED])
+    runs = read(*found)
+    for run in runs:
+        if run.status != Status.FINISHED:
+            log.warning("%s is left out of the figures: %s", run.path, run.why)
+    return pd.DataFrame([_row(run) for run in runs if run.status == Status.FINISHED])
 
 
 def _row(run: Recorded) -> dict[str, Any]:

@@ -38,6 +38,15 @@ def test_every_number_by_round_and_the_pictures_at_the_end(monkeypatch, tmp_path
     assert found.Scalars("end/final_accuracy")[0].value == pytest.approx(result(tmp_path)["final_accuracy"])
 
 
+def test_an_accuracy_of_0_is_written_too(monkeypatch, tmp_path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run(monkeypatch, tmp_path, *SMALLEST, "rounds=1", "local.lr=1e30", "tracking=tensorboard")
+    assert (result(tmp_path)["status"], result(tmp_path)["final_accuracy"]) == ("diverged", 0)
+    found = loader.EventAccumulator(str(only_folder(tmp_path) / "tensorboard"))
+    found.Reload()
+    assert [found.Scalars(f"end/{name}_accuracy")[0].value for name in ("final", "best")] == [0, 0]
+
+
 def test_without_the_package_it_is_refused_before_training(monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
     assert run(monkeypatch, tmp_path, *SMALLEST, "tracking=tensorboard") == 2

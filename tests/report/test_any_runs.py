@@ -177,6 +177,17 @@ def test_what_was_only_measured_parts_no_seeds(tmp_path):
     assert [*values(page, "fedcat", sheet).values()] == ["fedcat", "40.00", "10.00", "1 of 2"]
 
 
+def test_the_accuracy_of_participants_is_not_said_to_be_that_of_all_clients(tmp_path):
+    columns = {"client_accuracy_mean": 0.4, "client_accuracy_worst10": 0.1}
+    for clients in ("all", "participants"):
+        (sweep,) = asked("algorithm=fedavg,fedcat", f"output_root={tmp_path / clients}")
+        for job in sweep.jobs:
+            leave_run(job, [0.5], columns=columns, **{"evaluate.clients": clients})
+        page = compared(tmp_path / clients)
+        caption = page.sheets[titled(page, "Accuracy of clients")].caption
+        assert ("of the last evaluated round's clients alone" in caption) == (clients == "participants")
+
+
 def test_clients_evaluated_in_two_ways_are_two_settings(tmp_path):
     (sweep,) = asked("seed=0,1", f"output_root={tmp_path}")
     for job, clients in zip(sweep.jobs, ("participants", "all")):
@@ -278,7 +289,16 @@ def test_a_value_that_several_keys_have_is_no_baseline(tmp_path):
     assert compared(tmp_path, baseline="local.lr=0.1").sheets[-1].title.endswith("minus that of local.lr=0.1")
 
 
-def test_any_key_can_be_the_baseline(left):
+@pytest.mark.parametrize("baseline", ["iid", "partition=iid"])
+def test_a_partition_is_no_baseline(tmp_path, baseline):
+    (sweep,) = asked("algorithm=fedavg,fedcat", "partition=iid,dir0.1", f"output_root={tmp_path}")
+    for job in sweep.jobs:
+        leave_run(job, [0.5])
+    with pytest.raises(ConfigError, match=f"baseline={baseline}: cannot be the baseline: runs are compared within"):
+        compared(tmp_path, baseline=baseline)
+
+
+def test_any_other_key_can_be_the_baseline(left):
     page = compared(left, baseline="local.lr=0.1")
     assert labels(page, titled(page, "Final accuracy minus that of local.lr=0.1")) == [
         "fedcat, lr=0.2",
@@ -324,7 +344,8 @@ def test_what_follows_from_the_algorithm_is_told_once_and_paired_all_the_same(tm
     assert page.lead[1:] == [server, rate]
     sheet = titled(page, "Final accuracy minus that of fedavg")
     assert [values(page, name, sheet)["points"] for name in labels(page, sheet)] == ["+25.00", "+10.00", "-5.00"]
-    assert "may also differ in the settings listed above" in page.sheets[sheet].caption
+    others = [values(page, name, sheet)["also differs in"] for name in labels(page, sheet)]
+    assert others == ["local.lr=0.02, not 0.1", "server_optimizer=adam, not sgd", NOTHING]
     assert set(page.records["local.lr"]) == {"0.1", "0.02"}
     (grid,) = asked("algorithm=fedadam", "local.lr=0.02", "seed=0", f"output_root={tmp_path}")
     leave_run(grid.jobs[0], [0.2])
@@ -352,7 +373,8 @@ def test_settings_without_a_run_to_be_paired_with_are_counted(tmp_path):
         leave_run(job, [0.6])
     page = compared(tmp_path)
     sheet = page.sheets[titled(page, "Final accuracy minus that of fedavg")]
-    assert [row[1].main for row in sheet.rows] == [NOTHING] * 3 and "Left out" not in sheet.caption
+    assert [row[1].main for row in sheet.rows] == [NOTHING] * 3
+    assert sheet.caption.endswith(" No complete run of fedavg can be paired with one of theirs.")
     for job in fedavg.jobs[:2]:
         leave_run(job, [0.5])
     page = compared(tmp_path)

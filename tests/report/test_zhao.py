@@ -295,6 +295,14 @@ def test_what_the_name_tells_is_not_said_again(tmp_path):
     }  # fmt: skip
 
 
+def test_runs_that_are_left_out_are_named(tmp_path, caplog):
+    make(tmp_path, PARTITIONS["iid"], 0.9)
+    make(tmp_path, PARTITIONS["iid"], 0.1, seed=1, status="diverged")
+    assert len(zhao.read_runs([tmp_path])) == 1
+    (said,) = caplog.messages
+    assert said.startswith(f"{tmp_path / 'run1'} is left out of the figures: ") and "diverged" in said
+
+
 def test_a_damaged_result_ends_no_figure(tmp_path):
     for seed, emd_found in enumerate((0.0, None, "much")):
         make(tmp_path, emd(1.44, seed), 0.5, seed=seed, result={"emd": emd_found, "bytes_up": emd_found})
