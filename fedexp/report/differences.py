@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> Sheet | None:
     """Final accuracy minus the baseline's in the same draws, of complete runs: the mean and its confidence interval
     (Student's t). None if nothing is compared with the baseline. Raises ConfigError for a baseline that no group
-    has."""
+    has, or within which groups are compared."""
     column, value = find_baseline(groups, baseline)
     own: list[dict[str, float]] = [{} for _ in groups]
     for number, each, accuracy in zip(found["group"], found["draw"], found["final_accuracy"]):
@@ -50,7 +50,7 @@ def differences(groups: Sequence[Group], found: pd.DataFrame, baseline: str) -> 
 
 
 def find_baseline(groups: Sequence[Group], said: str) -> tuple[str, str]:
-    """The key and the value that `said` names: an option's name, or KEY=VALUE."""
+    """The key and the value that `said` names: an option's name, or KEY=VALUE. Raises ConfigError as `differences`."""
     options = {(key, text) for group in groups for key, text in group.keys.items()}
     fits = [(key, text) for key, text in sorted(options) if said in (text, f"{key}={text}")]
     several = ", ".join(f"{key}={text}" for key, text in fits)
