@@ -1,12 +1,11 @@
 """Starting from pre-trained weights: all entries below the head are replaced; the head stays as initialised."""
 
-import pickle
 import re
 from pathlib import Path
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedexp.errors import ConfigError, require
 from fedexp.models.classifier import Classifier
@@ -23,8 +22,8 @@ def load(net: nn.Module, source: str) -> None:
 
     source: a file with a state dict, such as a finished run's model.pt or a file of torchvision's, or the name of
     weights that torchvision downloads. Entries are named as in the model, or as in its encoder. Raises ConfigError if
-    the source cannot be read or downloaded, or if an entry is missing, has another shape, or belongs neither to the
-    model nor to the file's own head.
+    the source cannot be read or downloaded, or if an entry is missing, has another shape, is sparse, complex or not
+    finite, or belongs neither to the model nor to the file's own head.
     """
     require(isinstance(net, Classifier), _KEY, source, "needs a model of an encoder and a head, which is replaced")
     encoder = cast(Classifier, net).encoder
@@ -37,6 +36,8 @@ def load(net: nn.Module, source: str) -> None:
     unlike = [f"{name} ({list(given[name].shape)}, here {list(leaf.shape)})" for name, leaf in needed.items()
               if given[name].shape != leaf.shape]  # fmt: skip
     require(not unlike, _KEY, source, f"has other shapes than this model: {_some(unlike)}")
+    unusable = [name for name, leaf in needed.items() if not _usable(given[name], leaf.dtype)]
+    require(not unusable, _KEY, source, f"has entries that are not dense, real and finite: {_some(unusable)}")
     own_head = [name.split(".")[0] for name, leaf in given.items() if leaf.dim() == 2][-1:]  # the last layer
     unknown = [name for name in given if name not in needed and name.split(".")[0] not in own_head]
     require(not unknown, _KEY, source, f"has entries that this model lacks: {_some(unknown)}")
@@ -48,6 +49,12 @@ def _without_counts(entries: Params) -> Params:
     return {name: leaf for name, leaf in entries.items() if not name.endswith("num_batches_tracked")}
 
 
+def _usable(leaf: Tensor, dtype: torch.dtype) -> bool:
+    """Whether an entry can become a weight of type `dtype`."""
+    plain = leaf.layout == torch.strided and not (leaf.is_meta or leaf.is_quantized or leaf.is_complex())
+    return plain and bool(leaf.to(dtype).isfinite().all())
+
+
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
@@ -56,10 +63,11 @@ def _some(names: list[str]) -> str:
 def _read(source: str) -> Params:
     try:
         held = torch.load(Path(source).expanduser(), map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # for a damaged file, or one of text, PyTorch's reader raises errors of many kinds
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(_KEY, source, f"cannot be read ({reason}); it must be {_SOURCES}") from error
-    is_params = isinstance(held, dict) and bool(held) and all(isinstance(leaf, torch.Tensor) for leaf in held.values())
+    is_params = isinstance(held, dict) and bool(held)
+    is_params = is_params and all(isinstance(name, str) and isinstance(leaf, Tensor) for name, leaf in held.items())
     require(is_params, _KEY, source, "must be a file with a state dict: tensors by name")
     return held
 

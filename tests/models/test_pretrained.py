@@ -98,6 +98,20 @@ def without(entries, end):
             r"other shapes than this model: 0\.weight",
         ),
         (lambda held: {"epoch": 3, **held}, r"must be a file with a state dict: tensors by name"),
+        (lambda held: {**held, 1: torch.ones(2)}, r"must be a file with a state dict: tensors by name"),
+        (
+            lambda held: {**held, "encoder.0.weight": held["encoder.0.weight"].to_sparse()},
+            r"not dense, real and finite: 0",
+        ),
+        (
+            lambda held: {**held, "encoder.0.weight": held["encoder.0.weight"].cfloat()},
+            r"not dense, real and finite: 0",
+        ),
+        (lambda held: {**held, "encoder.0.weight": held["encoder.0.weight"] / 0}, r"not dense, real and finite: 0"),
+        (
+            lambda held: {**held, "encoder.0.weight": held["encoder.0.weight"].double() * 1e300},
+            r"not dense, real and fin",
+        ),
         (lambda held: [1, 2], r"must be a file with a state dict: tensors by name"),
     ],
 )
@@ -109,7 +123,7 @@ def test_what_does_not_fit_is_refused(tmp_path, change, said):
     assert all(torch.equal(leaf, fresh(2, simple_cnn).state_dict()[name]) for name, leaf in net.state_dict().items())
 
 
-@pytest.mark.parametrize("text", [None, b"no weights"])
+@pytest.mark.parametrize("text", [None, b"no weights", b"a,b\n1,2\n", b"hello world"])
 def test_a_file_that_cannot_be_read_is_said(tmp_path, text):
     if text:
         (tmp_path / "weights.pt").write_bytes(text)
