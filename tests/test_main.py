@@ -186,6 +186,13 @@ def test_no_gpu_is_said(monkeypatch, capfd, tmp_path):
     assert "no CUDA device here" in "".join(capfd.readouterr())
 
 
+def test_tf32_is_refused_where_nothing_is_computed_with_it(monkeypatch, capfd, tmp_path):
+    """It would be a run in float32 under another fingerprint."""
+    assert run(monkeypatch, tmp_path, "hardware=cpu", "hardware.precision=tf32") == 2
+    told = "hardware.precision=tf32: needs an NVIDIA GPU of compute capability 8.0 or later; on cpu use float32"
+    assert told in "".join(capfd.readouterr())
+
+
 @pytest.mark.parametrize("group", [*GROUPS, *PARTS, "hardware", "tracking"])
 def test_every_option_of_every_group_composes_and_fits_its_constructor(group):
     options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))

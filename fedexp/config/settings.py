@@ -116,8 +116,8 @@ class Hardware:
                 raise ConfigError(f"hardware.{name}", value, "must be auto or a number of at least 1")
 
     def check_machine(self) -> None:
-        """Raise ConfigError unless this machine has the device. The one that composes a sweep need not have it: a
-        launcher may carry out the runs elsewhere."""
+        """Raise ConfigError unless this machine has the device, and that the precision. The one that composes a sweep
+        need not have it: a launcher may carry out the runs elsewhere."""
         if self.device.startswith("cuda"):
             import torch
 
@@ -125,6 +125,13 @@ class Hardware:
             index = self.device.partition(":")[2] or "0"
             require(count > 0, "hardware.device", self.device, "no CUDA device here; use cpu or auto")
             require(int(index) < count, "hardware.device", self.device, f"this machine has cuda:0 to cuda:{count - 1}")
+        if self.precision == "tf32":
+            import torch
+
+            device = self.torch_device
+            able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+            reason = f"needs an NVIDIA GPU of compute capability 8.0 or later; on {device} use float32"
+            require(able, "hardware.precision", self.precision, reason)
 
     @property
     def torch_device(self) -> "torch.device":

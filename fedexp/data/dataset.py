@@ -3,7 +3,6 @@
 import zlib
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from math import isfinite
 from numbers import Integral
 from pathlib import Path
 
@@ -46,11 +45,11 @@ class Transform:
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that cannot work, or that has no effect without another one."""
         key = "dataset.transform"
-        require(all(map(isfinite, self.mean)), f"{key}.mean", self.mean, "must be finite")
-        require(
-            all(isfinite(each) and each != 0 for each in self.std), f"{key}.std", self.std,
-            "must be finite and not 0: examples are divided by it",
-        )  # fmt: skip
+        mean, std = (torch.tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
+        require(bool(mean.isfinite().all()), f"{key}.mean", self.mean, "must be finite in single precision")
+        divides = std.isfinite() & std.reciprocal().isfinite()
+        reason = "must be finite and not 0 in single precision: examples are divided by it"
+        require(bool(divides.all()), f"{key}.std", self.std, reason)
         require(bool(self.mean) or not self.std, f"{key}.std", self.std, f"has no effect without {key}.mean")
         require(self.pad >= 0, f"{key}.pad", self.pad, "must be at least 0")
         require(self.crop is not None or self.pad == 0, f"{key}.pad", self.pad, f"has no effect without {key}.crop")

@@ -76,6 +76,8 @@ def test_crop_that_a_test_image_lacks_is_refused(shape, transform):
         ({"crop": 8, "pad": 8, "pad_mode": "reflect"}, "pad=8: must be below the images' shortest side"),
         ({"mean": [0.5], "std": [0.0]}, "std=.0.0.: must be finite and not 0"),
         ({"mean": [float("nan")], "std": [1.0]}, "mean=.nan.: must be finite"),
+        ({"mean": [1e39], "std": [1.0]}, "mean=.1e.39.: must be finite in single precision"),
+        ({"mean": [0.5], "std": [1e-320]}, "std=.1e-320.: must be finite and not 0 in single precision"),
         ({"std": [0.5]}, "std=.0.5.: has no effect without dataset.transform.mean"),
     ],
 )
