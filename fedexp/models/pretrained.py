@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import cast
 
 import torch
@@ -64,7 +65,9 @@ def _read(source: str) -> Params:
     try:
         held = torch.load(Path(source).expanduser(), map_location="cpu", weights_only=True)
     except Exception as error:  # for a damaged file, or one of text, PyTorch's reader raises errors of many kinds
-        reason = " ".join(str(error).split())[:200]
+        reason = f"{type(error).__name__}: " + " ".join(str(error).split())[:200]
+        if isinstance(error, UnpicklingError):  # whose text is advice to load it all the same
+            reason = "it is damaged, or holds more than tensors, such as a whole model"
         raise ConfigError(_KEY, source, f"cannot be read ({reason}); it must be {_SOURCES}") from error
     is_params = isinstance(held, dict) and bool(held)
     is_params = is_params and all(isinstance(name, str) and isinstance(leaf, Tensor) for name, leaf in held.items())

@@ -131,6 +131,13 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path, text):
         load(fresh(2, simple_cnn), str(tmp_path / "weights.pt"))
 
 
+def test_a_whole_model_is_not_loaded(tmp_path):
+    """It would be a program to run, not weights."""
+    torch.save(nn.Linear(2, 3), tmp_path / "whole.pt")
+    with pytest.raises(ConfigError, match=r"whole model\); it must be a file with a state dict, or a name such as"):
+        load(fresh(2, simple_cnn), str(tmp_path / "whole.pt"))
+
+
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(ConfigError, match=r"model\.pretrained=x: needs a model of an encoder and a head"):
         load(nn.Sequential(nn.Linear(2, 2)), "x")
