@@ -43,6 +43,10 @@ def build_context(config: DictConfig, dataset: Dataset) -> Context:
         not vectorized or local.schedule(int(world.sizes.max()))[1] <= _MOST_STEPS, f"local.{key}", getattr(local, key),
         f"must make at most {_MOST_STEPS} steps a round with hardware.engine=vectorized; use hardware.engine=workers",
     )  # fmt: skip
+    other = "workers" if vectorized else "clients_at_once"
+    if getattr(hardware, other) != "auto":
+        how = "vectorized, in one process" if vectorized else "in workers, not vectorized"
+        log.warning("hardware.%s=%s has no effect: cohorts train %s", other, getattr(hardware, other), how)
     return Context(model, world, local, hardware, config.clients_per_round, config.rounds, config.seed)
 
 

@@ -313,3 +313,18 @@ def test_examples_of_one_feature_in_any_layout_are_summed_up():
     x, y = torch.randn(200, 1, 6).transpose(1, 2), torch.arange(200) % 5
     data = [Dataset("few", each, y, each[:20], y[:20], 5, Transform()) for each in (x, x.clone().contiguous(), -x)]
     assert data[0].checksum == data[1].checksum != data[2].checksum
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hardware.workers=auto", "hardware.engine=vectorized"], ""),
+        (["hardware.workers=2"], ""),
+        (["hardware.workers=2", "hardware.engine=vectorized"], "hardware.workers=2 has no effect: cohorts train vec"),
+        (["hardware.clients_at_once=3", "hardware.engine=vectorized", "hardware.workers=auto"], ""),
+        (["hardware.clients_at_once=3"], "hardware.clients_at_once=3 has no effect: cohorts train in workers"),
+    ],
+)
+def test_a_setting_of_the_other_mechanism_is_named(caplog, words, said):
+    built(*words)
+    assert said in caplog.text if said else not caplog.records
