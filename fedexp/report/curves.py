@@ -24,8 +24,8 @@ _FEW = 12  # evaluated rounds up to which each is a marker
 @dataclass(frozen=True)
 class Line:
     """One group's curve: mean and standard deviation of test accuracy (percent) over its runs, in the rounds in which
-    all were evaluated; along: the positions of these rounds on each axis. look: a number for style.look. published: the
-    printed final accuracy, if there is one."""
+    all were evaluated; along: the positions of these rounds on each axis. look: a number for style.look. diverged: how
+    many runs diverged, which ends the curve. published: the printed final accuracy, if there is one."""
 
     label: str
     look: int
@@ -33,7 +33,13 @@ class Line:
     mean: np.ndarray
     std: np.ndarray
     runs: int
+    diverged: int = 0
     published: float | None = None
+
+    @property
+    def end(self) -> dict[str, np.ndarray]:
+        """The position of the last point on each axis, empty if there is none."""
+        return {name: x[-1:] for name, x in self.along.items()}
 
     @property
     def band(self) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +75,9 @@ def _line(label: str, number: int, runs: Sequence[Recorded], seconds: str, publi
     whole = rounds.size() == len(runs)
     mean, std = rounds.mean()[whole], rounds["accuracy"].std(ddof=1)[whole].fillna(0.0)
     along = {name: mean.reset_index()[name].to_numpy(float) / unit for name, (_, unit) in _ALONG.items()}
-    return Line(label, number, along, 100 * mean["accuracy"].to_numpy(), 100 * std.to_numpy(), len(runs), published)
+    accuracy, deviation = 100 * mean["accuracy"].to_numpy(), 100 * std.to_numpy()
+    diverged = sum(run.diverged for run in runs)
+    return Line(label, number, along, accuracy, deviation, len(runs), diverged, published)
 
 
 def _axis(name: str, clock: str) -> str:
@@ -91,14 +99,18 @@ def _figure(lines: Sequence[Line], clock: str) -> Figure:
                 axes.plot(x, line.mean, own.dash, color=own.colour, label=line.label, lw=1.5, marker=few, ms=3)
                 if line.runs > 1:
                     axes.fill_between(x, *line.band, color=own.colour, alpha=0.15, linewidth=0)
+                if line.diverged:
+                    axes.plot(line.end[name], line.mean[-1:], "X", color=own.colour, ms=7)
                 if line.published is not None and name == "round":
                     edge = {"transform": axes.get_yaxis_transform(), "clip_on": False}
                     axes.plot([1.0], [line.published], "<", color=own.colour, **edge)
             axes.set(xlabel=_axis(name, clock))
         panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
         panels[0].set(ylabel="test accuracy, %")
-        if any(line.published is not None for line in lines):
-            panels[0].set_title("\u25c2 at the right edge: published", fontsize=8, loc="right", color="#666")
+        marks = ["\u2716: a run diverged"] if any(line.diverged for line in lines) else []
+        marks += ["\u25c2 at the right edge: published"] if any(line.published is not None for line in lines) else []
+        if marks:
+            panels[0].set_title("   ".join(marks), fontsize=8, loc="right", color="#666")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="lower center", ncols=abreast, fontsize=8)
         return figure
@@ -153,11 +165,17 @@ def _traces(line: Line) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         {**shared, "y": line.mean, "mode": mode, "line": {"color": own.colour, "dash": own.plotly_dash, "width": 2},
          "text": text, "hovertemplate": "%{text}<br>%{x:.4~g}<extra>%{fullData.name}</extra>"}, line.along,
     ))  # fmt: skip
+    if line.diverged:
+        said = f"{line.diverged} of {line.runs} runs diverged<extra>%{{fullData.name}}</extra>"
+        found.append((
+            {**shared, "y": line.mean[-1:], "mode": "markers", "showlegend": False,
+             "marker": {"symbol": "x", "size": 10, "color": own.colour},
+             "hovertemplate": said}, line.end,
+        ))  # fmt: skip
     if line.published is not None and len(line.mean):
-        last = {name: x[-1:] for name, x in line.along.items()}
         found.append((
             {**shared, "y": [line.published], "mode": "markers", "showlegend": False,
              "marker": {"symbol": "triangle-left", "size": 11, "color": own.colour},
-             "hovertemplate": "published: %{y:.2f} %<extra>%{fullData.name}</extra>"}, last,
+             "hovertemplate": "published: %{y:.2f} %<extra>%{fullData.name}</extra>"}, line.end,
         ))  # fmt: skip
     return found

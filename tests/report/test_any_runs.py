@@ -608,6 +608,28 @@ def test_curves_are_means_with_bands_over_every_axis(left):
     ]
 
 
+def test_a_curve_that_a_diverged_run_ends_is_marked(tmp_path):
+    """Where the other seeds went on, the reader would else wonder what became of them."""
+    (sweep,) = asked("seed=0,1,2", f"output_root={tmp_path}")
+    for job in sweep.jobs[:2]:
+        leave_run(job, [0.3, 0.5, 0.6])
+    assert not crosses(compared(tmp_path).pictures[0])
+    leave_run(sweep.jobs[2], [0.2, 0.1, 0.1], status="diverged")
+    picture = compared(tmp_path).pictures[0]
+    assert crosses(picture) == [(60, pytest.approx(100 * (0.6 + 0.6 + 0.1) / 3))] * 2
+    assert "a run diverged" in picture.draw().axes[0].get_title(loc="right")
+    (trace,) = (trace for trace in picture.chart()["data"] if "diverged" in trace.get("hovertemplate", ""))
+    assert trace["hovertemplate"].startswith("1 of 3 runs diverged<")
+
+
+def crosses(picture):
+    """The points marked as a divergence, in the chart and in the first panel of the figure."""
+    traces = [trace for trace in picture.chart()["data"] if "diverged" in trace.get("hovertemplate", "")]
+    lines = [line for line in picture.draw().axes[0].lines if line.get_marker() == "X"]
+    points = [(trace["x"], trace["y"]) for trace in traces] + [line.get_data() for line in lines]
+    return [(x, y) for xs, ys in points for x, y in zip(xs, ys, strict=True)]
+
+
 def test_a_legend_of_long_names_is_within_its_figure(tmp_path):
     words = ["local.momentum=0,0.5,0.9", "local.max_grad_norm=1,10", "local.weight_decay=0,0.0001"]
     (sweep,) = asked(*words, f"output_root={tmp_path}")
