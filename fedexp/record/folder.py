@@ -175,7 +175,8 @@ def _plain(value: Any) -> Any:
 
 def drawn(figure: "Figure") -> dict[str, bytes]:
     """A figure as a PNG and as a PDF. Each is drawn once: `savefig` would draw it twice, the first time to lay it out,
-    which the canvases do themselves."""
+    which the canvases do themselves. The PDF has TrueType fonts: journals refuse matplotlib's default, Type 3."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
@@ -183,7 +184,8 @@ def drawn(figure: "Figure") -> dict[str, bytes]:
     png, pdf = io.BytesIO(), io.BytesIO()
     FigureCanvasAgg(figure).print_png(png)
     figure.set_layout_engine("none")  # it is already laid out
-    FigureCanvasPdf(figure).print_pdf(pdf)
+    with rc_context({"pdf.fonttype": 42}):
+        FigureCanvasPdf(figure).print_pdf(pdf)
     return {"png": png.getvalue(), "pdf": pdf.getvalue()}
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Artifacts = dict[str, "Figure | pd.DataFrame | dict[str, bytes]"]  # the last: a drawn figure
+Artifacts = dict[str, "Figure | pd.DataFrame"]
 _CHECKPOINT = "checkpoint.pt"
 _OWN_FILES = ("metrics", "clients", "partition", "confusion", "class_accuracy", "information")
 _AGAIN = "mend the cause given above, and run the same command again"
@@ -122,15 +122,14 @@ class Recorder:
         if state is None or not all((folder.path / f"partition.{kind}").exists() for kind in kinds):
             counts = self.world.label_counts
             self.write({"partition": partition.table(counts, self.class_names)})
-            if self.config.pictures:
-                picture = _partition_drawn(tuple(map(tuple, counts.tolist())), self._partition_title())
-                self.write({"partition": picture})
+            known = tuple(map(tuple, counts.tolist())), self._partition_title()
+            self.draw("partition", partial(_partition_drawn, *known))
         if state is None:
             (folder.path / "metrics.csv").unlink(missing_ok=True)  # left by an attempt of which nothing else remains
         else:
             self._try("metrics.csv", folder.write_metrics, self.history.rows)
         self.tracker.start(self.config, folder.path, folder.fingerprint)
-        if state is None and self.config.pictures:
+        if state is None and self.config.pictures and (folder.path / "partition.png").exists():
             self.tracker.picture("partition", folder.path / "partition.png")
         if state is not None:
             log.info("going on after round %d", state["round"])
@@ -182,12 +181,22 @@ class Recorder:
             "lists of these",
         )  # fmt: skip
 
-    def write(self, artifacts: Artifacts) -> None:
-        """Write tables and, unless pictures=false, pictures, by file name."""
-        for name, content in artifacts.items():
-            kind = "csv" if isinstance(content, pd.DataFrame) else "png"
-            if kind == "csv" or self.config.pictures:
-                self._try(f"{name}.{kind}", self.folder.write_artifact, name, content)
+    def write(self, tables: dict[str, pd.DataFrame]) -> None:
+        """Write tables, by file name."""
+        for name, table in tables.items():
+            self._try(f"{name}.csv", self.folder.write_artifact, name, table)
+
+    def draw(self, name: str, picture: Callable[[], dict[str, bytes]]) -> None:
+        """Write a picture unless pictures=false. One that cannot be drawn does not end the run."""
+        if not self.config.pictures or not launch.is_first():
+            return
+        try:
+            written = picture()
+        except Exception as error:  # matplotlib's are of many kinds, such as those of LaTeX, or of formulas in a title
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            log.warning("no picture of %s: it cannot be drawn (%s)", name, reason)
+        else:
+            self._try(f"{name}.png", self.folder.write_artifact, name, written)
 
     def write_artifacts(self, artifacts: Artifacts) -> None:
         """Write an algorithm's tables and pictures, except those under names of fedexp's own files or with a slash, and
@@ -199,7 +208,11 @@ class Recorder:
         other = [str(name) for name, each in artifacts.items() if not _can_be_written(each)]
         if other:
             log.warning("left out: artifacts that are neither data frames nor figures: %s", ", ".join(other))
-        self.write({name: each for name, each in artifacts.items() if str(name) not in {*wrong, *other}})
+        kept = {name: each for name, each in artifacts.items() if str(name) not in {*wrong, *other}}
+        self.write({name: each for name, each in kept.items() if isinstance(each, pd.DataFrame)})
+        for name, each in kept.items():
+            if not isinstance(each, pd.DataFrame):
+                self.draw(name, partial(drawn, each))
 
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
         """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is
@@ -212,8 +225,7 @@ class Recorder:
         by_class = confusion.per_class(answers, self.world.test_counts, names)
         self.write({"confusion": confusion.table(answers, names), "class_accuracy": by_class})
         self.write_artifacts(artifacts)
-        if self.config.pictures:
-            self.write({"confusion": confusion.picture(answers, names)})
+        self.draw("confusion", lambda: drawn(confusion.picture(answers, names)))
         self._again()
         if missing := self.unsaved.keys() - {_CHECKPOINT}:
             raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_AGAIN}")

@@ -18,6 +18,7 @@ from rich.table import Table
 from fedexp import files
 from fedexp.errors import ConfigError
 from fedexp.report.page import Entry, Page, Sheet, plural
+from fedexp.report.style import styled
 
 _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("fedexp.report", "."), autoescape=True, trim_blocks=True)
 
@@ -59,10 +60,11 @@ def save(figure: Figure, to: Path, name: str) -> list[Path]:
     """Save a figure as png, in 256 colours, which take a third of the room, and as pdf; returns the files."""
     png, pdf = to / f"{name}.png", to / f"{name}.pdf"
     drawn = BytesIO()
-    figure.savefig(drawn, dpi=150, format="png")
-    few = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    files.write(png, partial(few.save, format="png"))
-    files.write(pdf, partial(figure.savefig, dpi=150, format="pdf"))
+    with styled():
+        figure.savefig(drawn, dpi=150, format="png")
+        few = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        files.write(png, partial(few.save, format="png"))
+        files.write(pdf, partial(figure.savefig, dpi=150, format="pdf"))
     return [png, pdf]
 
 

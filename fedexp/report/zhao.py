@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from fedexp.record.status import Status
 from fedexp.report.folders import read
 from fedexp.report.runs import Recorded, differing, distinct, protocol, said
+from fedexp.report.style import styled
 
 log = logging.getLogger(__name__)
 
@@ -217,14 +218,14 @@ def _panels(runs: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], **la
     names = list(runs.data.unique())
     if not names:
         return None
-    figure = Figure(figsize=(6 * len(names), 4.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
-        draw(axes, runs[runs.data == name])
-        axes.set(title=name, **labels)
-        axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(fontsize=8)
-    return figure
+    with styled():
+        figure = Figure(figsize=(6 * len(names), 4.5), layout="constrained")
+        for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
+            draw(axes, runs[runs.data == name])
+            axes.set(title=name, **labels)
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(fontsize=8)
+        return figure
 
 
 def _divergence_label(synchronisation: int) -> str:

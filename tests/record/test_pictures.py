@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from matplotlib import rc_context
 from matplotlib.collections import PathCollection
 from program import only_folder, run
 
@@ -51,6 +52,50 @@ def test_one_s_own_partition_may_have_an_alpha_that_is_no_number(monkeypatch, tm
     words = ["partition=own", "partition._target_=alphas.chunks", "+partition.alpha=[0.1,0.5]", "pictures=true"]
     assert run(monkeypatch, tmp_path / "outputs", *words, "rounds=1") == 0
     assert (only_folder(tmp_path / "outputs") / "partition.png").exists()
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(monkeypatch, tmp_path, capfd):
+    """A run of days is not lost to the title of a picture."""
+    (tmp_path / "titled.py").write_text(
+        "from matplotlib.figure import Figure\n"
+        "import pandas as pd\n"
+        "from fedexp.algorithms.fedavg import FedAvg\n"
+        "class Titled(FedAvg):\n"
+        "    def artifacts(self, state, ctx):\n"
+        "        broken, whole = Figure(), Figure()\n"
+        "        broken.suptitle(r'$\\frac{$')\n"
+        "        return {'broken': broken, 'whole': whole, 'told': pd.DataFrame({'a': [1]})}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["algorithm=own", "algorithm._target_=titled.Titled", "pictures=true", "rounds=1"]
+    assert run(monkeypatch, tmp_path / "outputs", *words) == 0
+    folder = only_folder(tmp_path / "outputs")
+    assert not list(folder.glob("broken*"))
+    assert all((folder / f"{name}.{kind}").exists() for name in ("whole", "confusion") for kind in ("png", "pdf"))
+    assert (folder / "told.csv").exists()
+    assert "no picture of broken: it cannot be drawn (ValueError: " in "".join(capfd.readouterr())
+
+
+def test_without_the_latex_that_one_asks_for_there_are_no_pictures(monkeypatch, tmp_path, capfd):
+    """As on a cluster's node, with one's usual matplotlibrc; reports do not need it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with rc_context({"text.usetex": True}):
+        assert run(monkeypatch, tmp_path / "outputs", "pictures=true", "rounds=1", "partition.seed=5") == 0
+        folder, said = only_folder(tmp_path / "outputs"), "".join(capfd.readouterr())
+        assert "no picture of partition" in said and "no picture of confusion" in said and "latex" in said
+        assert carry_out("report", [str(tmp_path / "outputs")]) == 0
+    assert (folder / "partition.csv").exists() and not list(folder.glob("*.p[nd][gf]"))
+    assert list((tmp_path / "outputs" / "reports").glob("*/*.pdf"))
+
+
+def test_the_fonts_of_a_pdf_are_those_that_journals_take(monkeypatch, tmp_path):
+    assert run(monkeypatch, tmp_path, "pictures=true", "rounds=1") == 0
+    assert carry_out("report", [str(tmp_path)]) == 0
+    found = list(tmp_path.rglob("*.pdf"))
+    assert {"partition.pdf", "confusion.pdf"} < {file.name for file in found}
+    for file in found:
+        content = file.read_bytes()
+        assert b"/CIDFontType2" in content and b"/Type3" not in content, file
 
 
 def test_a_large_partition_is_a_map():
