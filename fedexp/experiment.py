@@ -188,7 +188,7 @@ class Experiment:
                 check_final(stage.algorithm, done.after, self.ctx)
             row = self.recorder.add(row, tables)
         if self.config.artifacts_every and done.number % self.config.artifacts_every == 0:
-            self.recorder.write_artifacts(_artifacts(stage.algorithm, done.after, self.ctx))
+            self.recorder.saving.artifacts(_artifacts(stage.algorithm, done.after, self.ctx))
         return done.after, row
 
     def _finish(self, state: State) -> dict[str, Any]:

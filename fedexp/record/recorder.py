@@ -1,11 +1,10 @@
 """Recording a run: rows of metrics.csv, checkpoints, pictures and tables, and result.json at its end."""
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from omegaconf import DictConfig
@@ -23,38 +22,22 @@ from fedexp.record import confusion, partition
 from fedexp.record.folder import RunFolder, drawn
 from fedexp.record.history import History, Row
 from fedexp.record.result import commit, versions
+from fedexp.record.saving import Artifacts, Saving
 from fedexp.record.status import DONE, Status
 from fedexp.record.tracker import Tracker
 from fedexp.tree import Params
 from fedexp.world import World
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 log = logging.getLogger(__name__)
 
-Artifacts = dict[str, "Figure | pd.DataFrame"]
 _CHECKPOINT = "checkpoint.pt"
-_OWN_FILES = ("metrics", "clients", "partition", "confusion", "class_accuracy", "information")
 _AGAIN = "mend the cause given above, and run the same command again"
-_SECONDS_BETWEEN_COMPLAINTS = 60
-
-
-class Retry(NamedTuple):
-    """Why a file is missing, and how to write it; None for a checkpoint, which the next one replaces."""
-
-    error: OSError
-    write: Callable[[], None] | None
 
 
 @lru_cache(maxsize=8)
 def _partition_drawn(label_counts: tuple[tuple[int, ...], ...], title: str) -> dict[str, bytes]:
     """Many of a sweep's runs have the same partition: drawing takes longer than a round of a small one."""
     return drawn(partition.picture(tensor(label_counts), title))
-
-
-def _can_be_written(artifact: Any) -> bool:
-    return isinstance(artifact, pd.DataFrame) or hasattr(artifact, "savefig")
 
 
 class Recorder:
@@ -75,8 +58,7 @@ class Recorder:
         self.partition_hash = world.partition_hash()
         self.commit = commit()  # at the start: the checkout may move on while a run lasts
         self.saved, self.patience = time.monotonic(), config.checkpoint_seconds
-        self.unsaved: dict[str, Retry] = {}
-        self.complained = -math.inf
+        self.saving = Saving(folder, config.pictures)
 
     def resume(self, is_due: Callable[[int], bool]) -> State | None:
         """The run's State as last saved. The reference's State is restored, and the history with the rows of rounds
@@ -117,17 +99,17 @@ class Recorder:
         if not launch.is_first():
             return
         folder = self.folder
-        self._try("config.yaml", folder.write_config)
+        self.saving.write("config.yaml", folder.write_config)
         kinds = ("csv", "png", "pdf") if self.config.pictures else ("csv",)
         if state is None or not all((folder.path / f"partition.{kind}").exists() for kind in kinds):
             counts = self.world.label_counts
-            self.write({"partition": partition.table(counts, self.class_names)})
+            self.saving.tables({"partition": partition.table(counts, self.class_names)})
             known = tuple(map(tuple, counts.tolist())), self._partition_title()
-            self.draw("partition", partial(_partition_drawn, *known))
+            self.saving.picture("partition", partial(_partition_drawn, *known))
         if state is None:
             (folder.path / "metrics.csv").unlink(missing_ok=True)  # left by an attempt of which nothing else remains
         else:
-            self._try("metrics.csv", folder.write_metrics, self.history.rows)
+            self.saving.write("metrics.csv", folder.write_metrics, self.history.rows)
         self.tracker.start(self.config, folder.path, folder.fingerprint)
         if state is None and self.config.pictures and (folder.path / "partition.png").exists():
             self.tracker.picture("partition", folder.path / "partition.png")
@@ -146,9 +128,9 @@ class Recorder:
     def add(self, row: Row, tables: dict[str, pd.DataFrame]) -> Row:
         """Record an evaluated round: its row, which is returned with totals, and its tables by file name."""
         row = self.history.add(row)
-        self._try("metrics.csv", self.folder.write_metrics, self.history.rows)
-        self.write(tables)
-        self._again()
+        self.saving.write("metrics.csv", self.folder.write_metrics, self.history.rows)
+        self.saving.tables(tables)
+        self.saving.again()
         self.tracker.log(row)
         return row
 
@@ -160,7 +142,7 @@ class Recorder:
             "partition_hash": self.partition_hash, "checksum": self.world.checksum, "device": self.world.device.type,
         }  # fmt: skip
         before = time.monotonic()
-        self._try(_CHECKPOINT, self.folder.checkpoint.save, values)
+        self.saving.write(_CHECKPOINT, self.folder.checkpoint.save, values, again=False)
         self.saved = time.monotonic()
         if self.config.checkpoint_seconds:  # for large client memory: saving takes at most a twentieth of the time
             self.patience = max(self.config.checkpoint_seconds, 20 * (self.saved - before))
@@ -181,53 +163,20 @@ class Recorder:
             "lists of these",
         )  # fmt: skip
 
-    def write(self, tables: dict[str, pd.DataFrame]) -> None:
-        """Write tables, by file name."""
-        for name, table in tables.items():
-            self._try(f"{name}.csv", self.folder.write_artifact, name, table)
-
-    def draw(self, name: str, picture: Callable[[], dict[str, bytes]]) -> None:
-        """Write a picture unless pictures=false. One that cannot be drawn does not end the run."""
-        if not self.config.pictures or not launch.is_first():
-            return
-        try:
-            written = picture()
-        except Exception as error:  # matplotlib's are of many kinds, such as those of LaTeX, or of formulas in a title
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            log.warning("no picture of %s: it cannot be drawn (%s)", name, reason)
-        else:
-            self._try(f"{name}.png", self.folder.write_artifact, name, written)
-
-    def write_artifacts(self, artifacts: Artifacts) -> None:
-        """Write an algorithm's tables and pictures, except those under names of fedexp's own files or with a slash, and
-        what is neither."""
-        wrong = [str(name) for name in artifacts if name in _OWN_FILES or "/" in str(name)]
-        if wrong:
-            right = "use names without / that none of fedexp's own files has"
-            log.warning("left out: artifacts named %s; %s", ", ".join(wrong), right)
-        other = [str(name) for name, each in artifacts.items() if not _can_be_written(each)]
-        if other:
-            log.warning("left out: artifacts that are neither data frames nor figures: %s", ", ".join(other))
-        kept = {name: each for name, each in artifacts.items() if str(name) not in {*wrong, *other}}
-        self.write({name: each for name, each in kept.items() if isinstance(each, pd.DataFrame)})
-        for name, each in kept.items():
-            if not isinstance(each, pd.DataFrame):
-                self.draw(name, partial(drawn, each))
-
     def finish(self, params: Params, answers: Tensor, artifacts: Artifacts) -> None:
         """Write the last files. answers: the confusion matrix, int64 [C, C]. Raises Unsaved if a file of the result is
         missing afterwards; a checkpoint does not count, since only the rounds since the last one are lost with it."""
         if not launch.is_first():
             return
         self.folder.checkpoint.settle()
-        self._try("model.pt", self.folder.write_model, params)  # what matters most, first
+        self.saving.write("model.pt", self.folder.write_model, params)  # what matters most, first
         names = self.class_names or [str(label) for label in range(self.world.classes)]
         by_class = confusion.per_class(answers, self.world.test_counts, names)
-        self.write({"confusion": confusion.table(answers, names), "class_accuracy": by_class})
-        self.write_artifacts(artifacts)
-        self.draw("confusion", lambda: drawn(confusion.picture(answers, names)))
-        self._again()
-        if missing := self.unsaved.keys() - {_CHECKPOINT}:
+        self.saving.tables({"confusion": confusion.table(answers, names), "class_accuracy": by_class})
+        self.saving.artifacts(artifacts)
+        self.saving.picture("confusion", lambda: drawn(confusion.picture(answers, names)))
+        self.saving.again()
+        if missing := self.saving.missing.keys() - {_CHECKPOINT}:
             raise Unsaved(f"could not save {', '.join(sorted(missing))} in {self.folder.path}; {_AGAIN}")
 
     def end(self, status: Status, added: dict[str, Any]) -> dict[str, Any]:
@@ -250,11 +199,11 @@ class Recorder:
                 "an algorithm's summary cannot replace these entries of result.json: %s", ", ".join(sorted(taken))
             )
         result |= {name: value for name, value in added.items() if name not in taken}
-        if self.unsaved:
-            log.warning("not saved: %s", "; ".join(f"{name} ({each.error})" for name, each in self.unsaved.items()))
-        self._try("result.json", self.folder.write_result, result)
+        if missing := self.saving.missing:
+            log.warning("not saved: %s", "; ".join(f"{name} ({each.error})" for name, each in missing.items()))
+        self.saving.write("result.json", self.folder.write_result, result)
         self.tracker.finish(result, failed=status != Status.FINISHED)
-        if status in DONE and "result.json" in self.unsaved:
+        if status in DONE and "result.json" in missing:
             raise Unsaved(f"could not save result.json in {self.folder.path}; {_AGAIN}")
         if status in DONE and result["at_chance"]:
             log.warning(
@@ -262,27 +211,3 @@ class Recorder:
                 "model has not learned, or has collapsed", 100 * chance,
             )  # fmt: skip
         return result
-
-    def _try(self, name: str, write: Callable[..., None], *content: Any) -> None:
-        """Write a file, or note that it is missing; of a run's several processes only the first one writes."""
-        if not launch.is_first():
-            return
-        try:
-            write(*content)
-        except OSError as error:
-            again = None if name == _CHECKPOINT else partial(write, *content)
-            self.unsaved[name] = Retry(error, again)
-            if time.monotonic() - self.complained >= _SECONDS_BETWEEN_COMPLAINTS:
-                self.complained = time.monotonic()
-                others = "earlier files are intact" if self.folder.path.is_dir() else "the run's folder is gone"
-                log.warning("could not save %s (%s); %s; going on and trying again", name, error, others)
-            return
-        if self.unsaved.pop(name, None) and not self.unsaved:
-            log.info("all files that could not be saved are saved now")
-            self.complained = -math.inf
-
-    def _again(self) -> None:
-        """Try again to write missing files."""
-        for name, each in list(self.unsaved.items()):
-            if each.write is not None:
-                self._try(name, each.write)
