@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from program import FEW, SMALL, fork, wait_for_rounds
 
 import fedexp
+from fedexp.cli import again
 from fedexp.data import Dataset
 from fedexp.errors import ConfigError
 
@@ -68,6 +69,22 @@ def test_fewer_rounds_than_were_carried_out_are_these(done):
 def test_a_run_that_was_moved_can_be_loaded(done, tmp_path):
     moved = shutil.copytree(done.folder, tmp_path / "elsewhere")
     assert fedexp.load(moved).model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("words", [{"device": "cuda:7"}, {"precision": "tf32", "device": "cpu"}])
+def test_a_run_of_a_machine_that_has_more_can_be_read_but_not_resumed(done, tmp_path, words):
+    """Made on a server's GPU, it is looked at on a laptop."""
+    shutil.copytree(done.folder, tmp_path / done.folder.name)
+    run = fedexp.load(tmp_path / done.folder.name)
+    config = OmegaConf.load(run.folder / "config.yaml")
+    config.hardware.update(words)
+    OmegaConf.save(config, run.folder / "config.yaml")
+    assert run.config.hardware.items() >= words.items()
+    pictures = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    torch.testing.assert_close(run.model(pictures), done.model(pictures))
+    key = next(iter(words))
+    with pytest.raises(ConfigError, match=f"hardware.{key}={words[key]}: "):
+        again.main([str(run.folder)])
 
 
 def test_a_sweep_and_its_report(tmp_path):

@@ -12,6 +12,7 @@ that contains RUN, unless output_root says otherwise.
 from pathlib import Path
 
 from fedexp.config.saved import saved
+from fedexp.config.schema import check
 from fedexp.errors import require
 from fedexp.experiment import run
 from fedexp.record.terminal import log_to_terminal
@@ -24,4 +25,6 @@ def main(words: list[str]) -> None:
     require(not words[0].startswith("-"), "", words[0], right)
     for word in words[1:]:
         require("=" in word or not Path(word).is_dir(), "", word, "is a second folder; again carries out one run")
-    run(saved(Path(words[0]), words[1:]))
+    config = saved(Path(words[0]), words[1:])
+    check(config)
+    run(config)

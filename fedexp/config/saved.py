@@ -13,14 +13,15 @@ from omegaconf.errors import OmegaConfBaseException
 from fedexp.config.compose import apply, composed, first_line, lists
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.explain import key_names, nearest_key
-from fedexp.config.schema import ADDED, Settings, check, lacking
+from fedexp.config.schema import ADDED, Settings, check_resolved, lacking, resolved
 from fedexp.errors import ConfigError, require
 
 _OF_THE_MACHINE = ("hardware", "tracking")  # groups whose option is no part of the experiment
 
 
 def saved(folder: Path, words: list[str]) -> DictConfig:
-    """The checked config of a run's folder with overrides. Raises ConfigError where there is none."""
+    """The checked config of a run's folder with overrides. Raises ConfigError where there is none. This machine need
+    not have what the run needs: its results can be read anywhere."""
     try:
         held = OmegaConf.load(folder / "config.yaml")
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -40,7 +41,7 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
     OmegaConf.set_struct(config, True)
     for override in OverridesParser.create().parse_overrides(lists(words)):
         _change(config, override)
-    check(config)
+    check_resolved(resolved(config))
     return config
 
 

@@ -17,7 +17,8 @@ _FIRST = (  # columns of metrics.csv before all others
 
 @dataclass
 class History:
-    """rows: one per evaluated round. bytes_up, bytes_down, examples, seconds: totals of all rounds."""
+    """rows: one per evaluated round. bytes_up, bytes_down: totals of all rounds, as are examples, those trained on, and
+    seconds, with evaluation. So samples_per_second is less than training alone would give."""
 
     rows: list[Row] = field(default_factory=list)
     bytes_up: int = 0
