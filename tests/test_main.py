@@ -186,6 +186,19 @@ def test_no_gpu_is_said(monkeypatch, capfd, tmp_path):
     assert "no CUDA device here" in "".join(capfd.readouterr())
 
 
+@pytest.mark.parametrize("words", [["rounds=1"], ["-m", "seed=0,1"], ["report"], ["partition"]], ids=" ".join)
+def test_a_working_directory_that_is_gone_is_said(monkeypatch, capfd, tmp_path, words):
+    """As when a shell still stands in a folder that another one has deleted."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "argv", ["fedexp", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "fedexp: the working directory: cannot be used (No such file" in capfd.readouterr().err
+
+
 def test_tf32_is_refused_where_nothing_is_computed_with_it(monkeypatch, capfd, tmp_path):
     """It would be a run in float32 under another fingerprint."""
     assert run(monkeypatch, tmp_path, "hardware=cpu", "hardware.precision=tf32") == 2

@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra import compose
@@ -24,12 +25,22 @@ def exit_code(program: Callable[[list[str]], Any], words: list[str]) -> int:
     """Carry out a program, given `words`; returns its exit code. Expected errors are reported in one line."""
     try:
         check_words(words)
+        _check_directory()
         program(words)
     except (ConfigError, Busy, Interrupted, Incomplete, HydraException, OmegaConfBaseException) as error:
         return say(error, words)
     except KeyboardInterrupt:  # between the runs of a sweep, or while it is composed; within a run it is Interrupted
         return say(Interrupted())
     return 0
+
+
+def _check_directory() -> None:
+    """Raise ConfigError where the working directory was deleted, or may not be entered: all else needs it."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        right = f"cannot be used ({error.strerror}); change to another directory"
+        raise ConfigError("", "the working directory", right) from error
 
 
 def say(error: Exception, words: Sequence[str] = ()) -> int:
