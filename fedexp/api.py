@@ -66,12 +66,14 @@ class Run:
     missing or damaged.
 
     found: the result, where the run was asked for fewer rounds than the folder holds. start: the working directory when
-    this Run was made, from which a relative dataset.root is meant.
+    this Run was made, from which a relative dataset.root is meant. root: the dataset.root that holds now; None: that of
+    config.yaml.
     """
 
     folder: Path
     found: Mapping[str, Any] | None = field(default=None, hash=False)  # a dict has no hash
     start: Path = field(default_factory=Path.cwd, compare=False, repr=False)
+    root: str | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def config(self) -> DictConfig:
@@ -158,9 +160,12 @@ class Run:
             params = torch.load(file, map_location="cpu", weights_only=True)
             dtype = next(value.dtype for value in params.values() if value.is_floating_point())
         config = self.config.copy()
-        root = self.start / Path(str(config.dataset.get("root"))).expanduser()
-        if root.exists():
-            config.dataset.root = str(root)
+        written = config.dataset.get("root")
+        require(written is not None or self.root is None, "dataset.root", self.root, "the run's data set has no root")
+        if written is not None:
+            named = self.root or str(written)
+            root = self.start / Path(named).expanduser()
+            config.dataset.root = str(root) if root.exists() else named
         dataset = build_dataset(config)
         stored = tuple(dataset.train_x.shape[1:])
         shape = dataset.transform.shape(stored)
@@ -215,11 +220,12 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
     return [_carry_out(job.config) for job, _ in by_run(jobs)]
 
 
-def load(folder: str | Path) -> Run:
-    """A run from its folder. Raises ConfigError where there is none."""
+def load(folder: str | Path, dataset__root: str | Path | None = None) -> Run:
+    """A run from its folder. dataset__root: where its data set is, which `Run.model` reads, if the run was made on
+    another machine. Raises ConfigError where there is no run."""
     found = _path("folder", folder)
     require((found / "config.yaml").is_file(), "folder", folder, "holds no run: there is no config.yaml")
-    return Run(found.absolute())
+    return Run(found.absolute(), root=None if dataset__root is None else str(_path("dataset__root", dataset__root)))
 
 
 def report(
@@ -270,7 +276,9 @@ def _fractions(targets: Any) -> list[float] | None:
 def _carry_out(config: DictConfig) -> Run:
     log_to_terminal()
     result = experiment.run(config)
-    return Run(RunFolder(config).path.absolute(), result)  # the caller may change the working directory
+    root = config.dataset.get("root")
+    # The caller may change the working directory.
+    return Run(RunFolder(config).path.absolute(), result, root=None if root is None else str(root))
 
 
 @contextmanager

@@ -291,7 +291,7 @@ def stored(transform, root):
     return Dataset("stored", x, y, x, y, 10, transform)
 
 
-def test_a_relative_folder_of_data_is_meant_from_where_the_run_was_made(tmp_path, monkeypatch):
+def test_a_relative_folder_of_data_is_meant_from_where_the_run_was_made_unless_another_is_given(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "own_data", SimpleNamespace(stored=stored))
     (tmp_path / "pictures").mkdir()
     torch.save((torch.zeros(40, 1, 8, 8, dtype=torch.uint8), torch.arange(40) % 10), tmp_path / "pictures/examples.pt")
@@ -300,3 +300,8 @@ def test_a_relative_folder_of_data_is_meant_from_where_the_run_was_made(tmp_path
     done = fedexp.run(words, partition="iid", rounds=1, output_root="outputs")
     monkeypatch.chdir(tmp_path.parent)
     assert done.model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 10)
+    shutil.move(tmp_path / "pictures", tmp_path / "moved")
+    with pytest.raises(ConfigError, match=r"pictures/examples\.pt"):
+        _ = fedexp.load(done.folder).model
+    found = fedexp.load(done.folder, dataset__root=tmp_path / "moved")
+    assert found.model(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 10)
