@@ -181,7 +181,8 @@ class Experiment:
             raise
         if not stage.counted:
             return done.after, None
-        self.recorder.history.count(done.bytes_up, done.bytes_down, done.examples, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.recorder.history.count(done.bytes_up, done.bytes_down, len(done.ids), done.examples, seconds)
         if row is not None:
             rows = self.recorder.history.rows
             if not rows or rows[-1].get("stage", stage.name) != stage.name:  # each stage's first row

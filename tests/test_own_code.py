@@ -466,6 +466,8 @@ def test_a_part_that_is_a_class_s_default_alone_is_told(monkeypatch, capfd, tmp_
     assert told in capfd.readouterr().out
     assert run(monkeypatch, tmp_path, *own("Ahead", "rounds=1", "server_optimizer=momentum")) == 0
     assert told not in capfd.readouterr().out
+    assert run(monkeypatch, tmp_path, "algorithm=fedbuff", "selection.merge=examples", "rounds=1") == 0
+    assert "for its default" not in "".join(capfd.readouterr()), "its option chooses the part, and its keys hold"
 
 
 def test_a_misspelt_hook_is_told(monkeypatch, capfd, tmp_path):

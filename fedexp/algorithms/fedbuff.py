@@ -61,14 +61,14 @@ class FedBuff(FedAvg):
         return min(10 * ctx.cohort, ctx.clients) if self.concurrency is None else self.concurrency
 
     def check(self, ctx: Context) -> None:
+        require(
+            type(self.selection) is Uniform, "selection", type(self.selection).__name__,
+            "draws among all clients, and FedBuff among those that are idle; use selection=uniform",
+        )  # fmt: skip
         super().check(ctx)
         require(
             self.at_once(ctx) <= ctx.clients, "algorithm.concurrency", self.concurrency,
             f"must be at most clients={ctx.clients}: a client trains once at a time",
-        )  # fmt: skip
-        require(
-            type(self.selection) is Uniform, "selection", type(self.selection).__name__,
-            "draws among all clients, and FedBuff among those that are idle; use selection=uniform",
         )  # fmt: skip
         require(
             self.system.clock, "system", type(self.system).__name__,

@@ -51,10 +51,11 @@ def build_context(config: DictConfig, dataset: Dataset) -> Context:
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:
-    """The algorithm with its parts, which are those of the config. Where its class has a default of its own for a part,
-    and the config has the usual one, a warning says that the class's has no effect."""
+    """The algorithm with its parts, which are those of the config. Where one's own class has a default of its own for a
+    part, and the config has the usual one, a warning says that the class's has no effect; options of fedexp's own
+    choose their parts in YAML."""
     algorithm: FedAvg = construct(config.algorithm, **{part: construct(config[part]) for part in PARTS})
-    standard = FedAvg().parts
+    standard, is_own = FedAvg().parts, not type(algorithm).__module__.startswith("fedexp.")
     for each in (algorithm, *algorithm.parts.values()):
         for name, hook in misspelt(type(each)):
             log.warning("%s.%s is no hook, and nothing calls it: did you mean %s?", type(each).__name__, name, hook)
@@ -64,7 +65,7 @@ def build_algorithm(config: DictConfig) -> FedAvg:
         value = getattr(algorithm, field.name)
         require(not hides or field.name in standard, f"algorithm.{field.name}", value, right)
         given, default = algorithm.parts.get(field.name), field.default
-        if given is not None and given == standard[field.name] != default and default is not MISSING:
+        if is_own and given is not None and given == standard[field.name] != default and default is not MISSING:
             log.warning(
                 "%s has %r for its default %s, and this run has %r: parts are chosen by the config, as in %s=OPTION",
                 type(algorithm).__name__, default, field.name, given, field.name,

@@ -1,7 +1,8 @@
 """Measures: pure functions of a finished round, or of tensors.
 
-The functions that the config's `measures` names are called in every evaluated round: each takes a fedexp.round.Round
-and returns numbers (or tensors []) by name. To add one of your own: `+measures.mine=package.module.function`.
+The functions that the config's `measures` names are called in every evaluated round in which a client took part: each
+takes a fedexp.round.Round and returns numbers (or tensors []) by name. To add one of your own:
+`+measures.mine=package.module.function`.
 """
 
 from collections.abc import Callable

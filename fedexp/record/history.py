@@ -17,19 +17,22 @@ _FIRST = (  # columns of metrics.csv before all others
 
 @dataclass
 class History:
-    """rows: one per evaluated round. bytes_up, bytes_down: totals of all rounds, as are examples, those trained on, and
-    seconds, with evaluation. So samples_per_second is less than training alone would give."""
+    """rows: one per evaluated round. bytes_up, bytes_down: totals of all rounds, as are answers, one a client whose
+    work arrived; examples, those trained on; and seconds, with evaluation, so that samples_per_second is less than
+    training alone would give."""
 
     rows: list[Row] = field(default_factory=list)
     bytes_up: int = 0
     bytes_down: int = 0
+    answers: int = 0
     examples: int = 0
     seconds: float = 0.0
 
-    def count(self, bytes_up: int, bytes_down: int, examples: int, seconds: float) -> None:
+    def count(self, bytes_up: int, bytes_down: int, answers: int, examples: int, seconds: float) -> None:
         """Add a finished round to the totals."""
         self.bytes_up += bytes_up
         self.bytes_down += bytes_down
+        self.answers += answers
         self.examples += examples
         self.seconds += seconds
 

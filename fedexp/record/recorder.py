@@ -205,7 +205,9 @@ class Recorder:
         self.tracker.finish(result, failed=status != Status.FINISHED)
         if status in DONE and "result.json" in missing:
             raise Unsaved(f"could not save result.json in {self.folder.path}; {_AGAIN}")
-        if status in DONE and result["at_chance"]:
+        if status in DONE and not self.history.answers:
+            log.warning("no client's work arrived in any round, so that the global model is as it was at the beginning")
+        elif status in DONE and result["at_chance"]:
             log.warning(
                 "the final accuracy is no better than chance may give (always the commonest class: %.2f%%): the global "
                 "model has not learned, or has collapsed", 100 * chance,

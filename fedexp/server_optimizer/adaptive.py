@@ -26,6 +26,13 @@ class Adagrad(Sgd):
     tau: Annotated[float, Above(0)] = 1e-3
     v_init: Annotated[float | None, AtLeast(0)] = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        key = "tau" if self.v_init is None else "v_init"
+        most = 1e18 if self.v_init is None else 1e36
+        value = getattr(self, key)
+        require(value <= most, f"server_optimizer.{key}", value, f"must be at most {most:g}, to have room in float32")
+
     def init(self, params: Params) -> Tree:
         first = self.tau**2 if self.v_init is None else self.v_init
         return {

@@ -60,9 +60,9 @@ class Devices(Ideal):
     wait_for: Annotated[int | None, AtLeast(1)] = None
     seconds_per_example: Annotated[float, AtLeast(0)] = 0.005
     speed_spread: Annotated[float, Within(0, 10)] = 0.6
-    bandwidth: Annotated[float, Above(0)] = 1e6
+    bandwidth: Annotated[float, AtLeast(1e-6)] = 1e6
     bandwidth_spread: Annotated[float, Within(0, 10)] = 1.0
-    upload_ratio: Annotated[float, Above(0)] = 0.25
+    upload_ratio: Annotated[float, AtLeast(1e-6)] = 0.25
     jitter: Annotated[float, Within(0, 10)] = 0.0
 
     clock = True
@@ -85,6 +85,11 @@ class Devices(Ideal):
         require(
             self.stragglers == 0 or asked >= 2, "system.stragglers", self.stragglers,
             f"do 1 or more, but not all, of local.{'steps' if ctx.local.steps else 'epochs'}={asked}; use at least 2",
+        )  # fmt: skip
+        require(
+            self.partial_work == "aggregate" or round(ctx.cohort * (1 - self.stragglers)) > 0, "system.stragglers",
+            self.stragglers, f"leaves none of clients_per_round={ctx.cohort} whose work is not dropped; use a smaller "
+            "share, more clients_per_round, or system.partial_work=aggregate",
         )  # fmt: skip
         require(
             self.wait_for is None or self.wait_for <= ctx.cohort, "system.wait_for", self.wait_for,

@@ -27,6 +27,7 @@ from fedexp.compression.top_k import TopK
 from fedexp.errors import ConfigError
 from fedexp.round import personal_models
 from fedexp.selection.clusamp import CluSamp
+from fedexp.selection.full import Full
 from fedexp.selection.uniform import Uniform
 from fedexp.server_optimizer.momentum import Momentum
 from fedexp.system.devices import Devices
@@ -220,6 +221,7 @@ def test_mechanisms_agree_and_it_resumes(algorithm):
     [
         ({"concurrency": 7}, r"algorithm\.concurrency=7: must be at most clients=6"),
         ({"selection": CluSamp()}, "selection=CluSamp: draws among all clients"),
+        ({"selection": Full()}, "selection=Full: draws among all clients.*use selection=uniform"),
         ({"system": Ideal()}, "system=Ideal: has no simulated clock"),
         ({"system": Devices(dropout=0.1)}, "system=Devices: FedBuff needs an answer from every client"),
         ({"compression": TopK()}, "compression=TopK: remembers an error"),

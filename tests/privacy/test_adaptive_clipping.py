@@ -9,6 +9,7 @@ from worlds import LOCAL, assert_mechanisms_agree, assert_resumes, make_context,
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.errors import ConfigError
 from fedexp.privacy.adaptive_clipping import AdaptiveClipping
+from fedexp.privacy.dp_fedavg import scaled
 from fedexp.selection.poisson import Poisson
 from fedexp.system.devices import Devices
 
@@ -99,6 +100,13 @@ def test_only_the_median_is_followed_where_clients_may_fail():
         ConfigError, match=r"^system=Devices: lets clients fail, .* can reach only privacy\.quantile=0\.5$"
     ):
         FedAvg(privacy=AdaptiveClipping(noise_multiplier=0.1, quantile=0.9), system=failing).check(ctx)
+
+
+def test_a_norm_that_is_no_number_does_not_let_updates_through_unclipped():
+    """The run then diverges, and says so."""
+    assert scaled({"a": torch.ones(4)}, torch.tensor(math.nan))["a"].isnan().all()
+    assert scaled({"a": torch.ones(4)}, torch.tensor(1.0))["a"].tolist() == [0.5] * 4
+    assert scaled({"a": torch.ones(4)}, torch.tensor(2.5))["a"].tolist() == [1.0] * 4
 
 
 def test_more_noise_than_the_count_allows_is_refused():

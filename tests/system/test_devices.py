@@ -315,6 +315,29 @@ def test_one_epoch_has_no_part():
         FedAvg(system=Devices(stragglers=0.5)).check(context(local=Local(epochs=1)))
 
 
+def test_a_cohort_of_which_all_work_is_dropped_is_refused():
+    """FedProx's 90 % of stragglers, dropped as for FedAvg, leave round(3 * 0.1) = 0 clients of a round."""
+    system = Devices(stragglers=0.9, partial_work="drop")
+    with pytest.raises(ConfigError, match=r"system\.stragglers=0\.9: leaves none of clients_per_round=3"):
+        FedAvg(system=system).check(context(cohort=3))
+    FedAvg(system=system).check(context(cohort=6))
+    FedAvg(system=Devices(stragglers=0.9)).check(context(cohort=3))
+
+
+def test_where_nobody_ever_answers_the_run_says_so(monkeypatch, tmp_path, capfd):
+    """Its accuracy is that of the untrained model."""
+    said = "no client's work arrived in any round, so that the global model is as it was at the beginning"
+    for name, word in (("none", "system.deadline=1e-3"), ("some", "system.deadline=1e9")):
+        assert run(monkeypatch, tmp_path / name, "system=devices", word, "rounds=2") == 0
+        assert (said in "".join(capfd.readouterr())) == (name == "none")
+
+
+@pytest.mark.parametrize("key", ["bandwidth", "upload_ratio"])
+def test_a_network_in_which_nothing_moves_is_refused(key):
+    with pytest.raises(ConfigError, match=rf"system\.{key}=1e-300: must be at least 1e-06"):
+        Devices(**{key: 1e-300})
+
+
 @pytest.mark.parametrize("key", ["jitter", "speed_spread", "bandwidth_spread"])
 def test_a_spread_beyond_all_numbers_is_refused(monkeypatch, tmp_path, capfd, key):
     assert run(monkeypatch, tmp_path, "system=devices", f"system.{key}=1e9") == 2
