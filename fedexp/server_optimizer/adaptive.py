@@ -28,10 +28,8 @@ class Adagrad(Sgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        key = "tau" if self.v_init is None else "v_init"
-        most = 1e18 if self.v_init is None else 1e36
-        value = getattr(self, key)
-        require(value <= most, f"server_optimizer.{key}", value, f"must be at most {most:g}, to have room in float32")
+        right = "must be at most 1e+18 where v starts at its square: single precision cannot compute with more"
+        require(self.v_init is not None or self.tau <= 1e18, "server_optimizer.tau", self.tau, right)
 
     def init(self, params: Params) -> Tree:
         first = self.tau**2 if self.v_init is None else self.v_init
