@@ -8,7 +8,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from fedexp.algorithms.fedavg import FedAvg, Stage
-from fedexp.building import build_context, build_dataset, build_measures, build_reference, build_stages, build_tracker
+from fedexp.building import (
+    build_context,
+    build_dataset,
+    build_measures,
+    build_reference,
+    build_stages,
+    build_tracker,
+    warn_of_hardware,
+)
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
@@ -77,6 +85,7 @@ class Experiment:
         self.config, self.stop = config, stop
         self.ctx: Context | None = None
         shared = build_context(config, dataset)
+        warn_of_hardware(shared)
         self.stages = build_stages(config, shared)
         check_rounds(self.stages, config.rounds)
         last = self.stages[-1].context

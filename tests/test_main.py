@@ -92,6 +92,7 @@ BAD = [
     (["algorithm=fedprox", "algorithm.mu=inf"], ["algorithm.mu=inf: must be finite"]),
     (["local.lr=1e39"], ["local.lr=1e+39: must be at most 1e+30 in size: single precision cannot compute with more"]),
     (["algorithm=fedntd", "algorithm.temperature=1e300"], ["algorithm.temperature=1e+300: must be at most 1e+30"]),
+    (["server_optimizer=adam", "server_optimizer.v_init=1e31"], ["server_optimizer.v_init=1e+31: must be at most 1e"]),
     (["algorithm=feddyn", "+algorithm.strange=nan"], ["algorithm.strange=nan"]),
     (["algorithm.name=" + "x" * 300], ["algorithm.name=xxx", "(300 characters): must be of at most 100 characters"]),
     (["seed=" + "9" * 5000], ["seed=999", "(5000 characters): holds a number of more digits"]),

@@ -43,11 +43,16 @@ def build_context(config: DictConfig, dataset: Dataset) -> Context:
         not vectorized or local.schedule(int(world.sizes.max()))[1] <= _MOST_STEPS, f"local.{key}", getattr(local, key),
         f"must make at most {_MOST_STEPS} steps a round with hardware.engine=vectorized; use hardware.engine=workers",
     )  # fmt: skip
-    other = "workers" if vectorized else "clients_at_once"
-    if getattr(hardware, other) != "auto":
-        how = "vectorized, in one process" if vectorized else "in workers, not vectorized"
-        log.warning("hardware.%s=%s has no effect: cohorts train %s", other, getattr(hardware, other), how)
     return Context(model, world, local, hardware, config.clients_per_round, config.rounds, config.seed)
+
+
+def warn_of_hardware(ctx: Context) -> None:
+    """Name a setting that is for the other mechanism, and has no effect."""
+    vectorized = ctx.hardware.mechanism(ctx.world.device) == "vectorized"
+    name = "workers" if vectorized else "clients_at_once"
+    value, how = getattr(ctx.hardware, name), "vectorized, in one process" if vectorized else "in workers"
+    if value != "auto":
+        log.warning("hardware.%s=%s has no effect: cohorts train %s", name, value, how)
 
 
 def build_algorithm(config: DictConfig) -> FedAvg:

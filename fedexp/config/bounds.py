@@ -1,7 +1,6 @@
 """Bounds of settings, declared beside the field: `lr: Annotated[float, Above(0)] = 0.1`.
 
-A number must be finite as well wherever a bound is given, and not too large for single precision. None is accepted
-where the type says so.
+A number must be finite as well wherever a bound is given. None is accepted where the type says so.
 """
 
 import inspect
@@ -12,8 +11,6 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from fedexp.errors import ConfigError, require
-
-_LARGEST = 1e30  # in size: its products with learning rates and the like still have room in float32, up to 3.4e38
 
 
 class Bound:
@@ -86,8 +83,6 @@ def check_values(target: Any, values: Mapping[str, Any], group: str) -> None:
         for bound in bounds:
             or_null = ", or null" if type(None) in get_args(hints(target)[name]) else ""
             require(_holds(bound, value), key, value, f"must be {bound.words}{or_null}")
-        right = f"must be at most {_LARGEST:g} in size: single precision cannot compute with more"
-        require(not isinstance(value, float) or abs(value) <= _LARGEST, key, value, right)
 
 
 def check_fields(settings: Any, group: str) -> None:

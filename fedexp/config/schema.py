@@ -40,6 +40,7 @@ _IN_RESULTS = (
     "bytes_down", "seconds", "emd", "seed",
 )  # fmt: skip
 
+_LARGEST = 1e30  # its products with learning rates and the like still have room in float32, up to 3.4e38
 _SECTIONS: dict[str, type] = {"local": Local, "hardware": Hardware, "evaluate": Evaluate}
 
 
@@ -134,6 +135,7 @@ def check_resolved(plain: dict[str, Any]) -> None:
         kind(**plain[name])
     for group in (*GROUPS, *PARTS, "tracking"):
         check_arguments(group, plain[group], GIVEN.get(group, set()))
+    _check_sizes(plain)
     _check_measures(plain)
     _check_partition(plain)
 
@@ -227,6 +229,17 @@ def _check_plain(value: Any, key: str) -> None:
         require(isfinite(value), key, value, "must be finite")
     elif isinstance(value, int):
         require(abs(value) < 2**63, key, value, "must be a number of at most 63 bits")
+
+
+def _check_sizes(config: dict[str, Any]) -> None:
+    """Raise ConfigError for a number of fedexp's own training that is too large for single precision."""
+    if config["hardware"]["precision"] == "float64":
+        return
+    right = f"must be at most {_LARGEST:g} in size: single precision cannot compute with more"
+    for group in ("local", "algorithm", *PARTS):
+        own = config[group].get("_target_", "fedexp.").startswith("fedexp.")
+        for name, value in config[group].items() if own else ():
+            require(not isinstance(value, float) or abs(value) <= _LARGEST, f"{group}.{name}", value, right)
 
 
 def _check_measures(config: dict[str, Any]) -> None:

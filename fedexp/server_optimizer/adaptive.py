@@ -28,7 +28,7 @@ class Adagrad(Sgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        right = "must be at most 1e+18 where v starts at its square: single precision cannot compute with more"
+        right = "must be at most 1e+18 where v starts at its square, which single precision must have room for"
         require(self.v_init is not None or self.tau <= 1e18, "server_optimizer.tau", self.tau, right)
 
     def init(self, params: Params) -> Tree:

@@ -10,7 +10,7 @@ from composing import composed
 from program import SMALL
 from torch import nn
 
-from fedexp.building import build_context, build_dataset, build_stages
+from fedexp.building import build_context, build_dataset, build_stages, warn_of_hardware
 from fedexp.config.schema import check
 from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError
@@ -326,5 +326,6 @@ def test_examples_of_one_feature_in_any_layout_are_summed_up():
     ],
 )
 def test_a_setting_of_the_other_mechanism_is_named(caplog, words, said):
-    built(*words)
+    config = composed(*SMALL, *words)
+    warn_of_hardware(build_context(config, build_dataset(config)))
     assert said in caplog.text if said else not caplog.records

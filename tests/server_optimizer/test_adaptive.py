@@ -101,10 +101,9 @@ def test_settings_are_checked():
     for change in ({"lr": 0}, {"beta1": 1}, {"beta2": 1.1}, {"tau": 0}, {"v_init": -1}):
         with pytest.raises(ConfigError, match=rf"server_optimizer\.{next(iter(change))}="):
             Adam(**change)
-    for change in ({"tau": 1e20}, {"tau": 1e200}, {"v_init": 1e300}):  # beyond what a second moment can hold
-        (key,) = change
-        with pytest.raises(ConfigError, match=rf"server_optimizer\.{key}=1e\+.*: must be at most 1e\+"):
-            Adam(**change)
+    for tau in (1e20, 1e200):  # beyond what a second moment can hold
+        with pytest.raises(ConfigError, match=r"server_optimizer\.tau=1e\+.*: must be at most 1e\+18"):
+            Adam(tau=tau)
     assert torch.isfinite(Adam(tau=1e18).init({"a": torch.zeros(1)})["v"]["a"]).all()
     with pytest.raises(ConfigError, match=r"server_optimizer\.bias_correction=true: needs .*beta2 below 1"):
         Adam(beta2=1.0, bias_correction=True)
