@@ -232,7 +232,8 @@ def _check_plain(value: Any, key: str) -> None:
 
 
 def _check_sizes(config: dict[str, Any]) -> None:
-    """Raise ConfigError for a number of fedexp's own training that is too large for single precision."""
+    """Raise ConfigError for a number that is too large for the single precision in which a run trains. One's own
+    algorithms and parts may have any."""
     if config["hardware"]["precision"] == "float64":
         return
     right = f"must be at most {_LARGEST:g} in size: single precision cannot compute with more"

@@ -116,8 +116,8 @@ class Hardware:
                 raise ConfigError(f"hardware.{name}", value, "must be auto or a number of at least 1")
 
     def check_machine(self) -> None:
-        """Raise ConfigError unless this machine has the device, and that the precision. The one that composes a sweep
-        need not have it: a launcher may carry out the runs elsewhere."""
+        """Raise ConfigError unless this machine has the device, and the device the precision. The machine that composes
+        a sweep need not have them: a launcher may carry out the runs elsewhere."""
         if self.device.startswith("cuda"):
             import torch
 

@@ -129,7 +129,7 @@ def norm(update: Params) -> Tensor:
 def scaled(update: Params, largest: float | Tensor) -> Params:
     """The update, scaled to a norm of `largest` if it is longer."""
     length = norm(update)
-    factor = torch.where(length <= largest, 1.0, largest / length)  # not a number where either is not
+    factor = torch.where(length <= largest, 1.0, largest / length)  # NaN if the norm or the bound is
     return {name: leaf * factor for name, leaf in update.items()}
 
 

@@ -17,9 +17,9 @@ _FIRST = (  # columns of metrics.csv before all others
 
 @dataclass
 class History:
-    """rows: one per evaluated round. bytes_up, bytes_down: totals of all rounds, as are answers, one a client whose
-    work arrived; examples, those trained on; and seconds, with evaluation, so that samples_per_second is less than
-    training alone would give."""
+    """rows: one per evaluated round. All others are totals of all rounds. answers: clients whose work arrived.
+    examples: those trained on. seconds: with evaluation, so that samples_per_second is less than training alone would
+    give."""
 
     rows: list[Row] = field(default_factory=list)
     bytes_up: int = 0

@@ -10,7 +10,7 @@ _DASHES = (("-", "solid"), ("--", "dash"), (":", "dot"), ("-.", "dashdot"))  # m
 _STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
     "legend.frameon": False, "axes.axisbelow": True, "pdf.fonttype": 42,
-    "text.parse_math": False, "text.usetex": False,  # a "$" or "_" in a run's name would begin a formula
+    "text.parse_math": False, "text.usetex": False,  # a "$" or "_" in a run's name would be read as a formula
 }  # fmt: skip
 MAP = [[0, "#ffffff"], [1, "#08519c"]]  # for counts: from none to many
 CONTRAST = "Viridis"  # for values that all matter equally
@@ -29,7 +29,7 @@ def look(number: int) -> Look:
 
 
 def styled() -> AbstractContextManager[None]:
-    """Within it figures are made, and saved: the fonts of a PDF are chosen then, and ticks are made."""
+    """Figures are made within it, and saved: only saving chooses the fonts of a PDF, and makes the ticks."""
     return mpl.rc_context(_STYLE)
 
 

@@ -88,8 +88,8 @@ class Devices(Ideal):
         )  # fmt: skip
         require(
             self.partial_work == "aggregate" or round(ctx.cohort * (1 - self.stragglers)) > 0, "system.stragglers",
-            self.stragglers, f"leaves none of clients_per_round={ctx.cohort} whose work is not dropped; use a smaller "
-            "share, more clients_per_round, or system.partial_work=aggregate",
+            self.stragglers, f"with system.partial_work=drop nobody's work is left of clients_per_round={ctx.cohort}; "
+            "use a smaller share, more clients_per_round, or system.partial_work=aggregate",
         )  # fmt: skip
         require(
             self.wait_for is None or self.wait_for <= ctx.cohort, "system.wait_for", self.wait_for,
