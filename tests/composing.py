@@ -3,7 +3,8 @@
 from hydra import initialize_config_dir
 
 import fedexp.config.compose
-from fedexp.config.compose import CONF, Composer
+from fedexp.config.compose import Composer
+from fedexp.config.options import CONF
 from fedexp.sweep.jobs import sweeps
 
 COMPOSER = Composer()

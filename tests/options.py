@@ -3,7 +3,7 @@
 import pytest
 from program import SMALL
 
-from fedexp.config.compose import CONF
+from fedexp.config.options import CONF
 
 WORDS = [
     *SMALL, "dataset=made", "dataset.shape=[1,8,8]", "dataset.train=300", "dataset.test=60", "clients=5",

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from hydra import initialize_config_dir
 
-from fedexp.config.compose import CONF, Composer
+from fedexp.config.compose import Composer
+from fedexp.config.options import CONF
 from fedexp.record.display import Display
 from fedexp.sweep.jobs import sweeps
 

@@ -43,7 +43,8 @@ def carry_out():
 import fedexp
 tell("import fedexp")
 from hydra import initialize_config_dir
-from fedexp.config.compose import CONF, Composer
+from fedexp.config.compose import Composer
+from fedexp.config.options import CONF
 import fedexp.sweep.sweeper
 from fedexp.main import main
 in_a_copy("composing", compose)

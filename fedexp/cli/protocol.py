@@ -18,7 +18,8 @@ from rich.table import Table
 from fedexp.cli import console
 from fedexp.cli.usage import chosen_files
 from fedexp.config.comments import comments, heading
-from fedexp.config.compose import CONF, Composer, composed, composing
+from fedexp.config.compose import Composer, composed, composing
+from fedexp.config.options import CONF
 from fedexp.config.schema import flat
 from fedexp.errors import require
 

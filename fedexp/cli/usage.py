@@ -15,8 +15,9 @@ from rich.table import Table
 
 from fedexp.config.bounds import Bound, OneOf, declared
 from fedexp.config.comments import comments
-from fedexp.config.compose import CONF, composing
+from fedexp.config.compose import composing
 from fedexp.config.constructors import GROUPS, PARTS
+from fedexp.config.options import CONF
 from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
 from fedexp.config.sources import declared_by

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from fedexp.config import launch
-from fedexp.config.compose import CONF, NoConfig, composing, deepest
+from fedexp.config.compose import NoConfig, composing, deepest
 from fedexp.config.kinds import in_words
-from fedexp.config.options import elsewhere
+from fedexp.config.options import CONF, elsewhere
 from fedexp.config.words import PROGRAMS, check_words
 from fedexp.errors import Busy, ConfigError, Incomplete, Interrupted, nearest, shown
 

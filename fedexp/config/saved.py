@@ -10,9 +10,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedexp.config.compose import apply, composed, first_line, lists
+from fedexp.config.compose import composed, first_line, lists
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.explain import key_names, nearest_key
+from fedexp.config.known import apply
 from fedexp.config.schema import ADDED, Settings, check_resolved, lacking, resolved
 from fedexp.errors import ConfigError, require
 

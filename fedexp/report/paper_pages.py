@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from fedexp.config.compose import CONF, Composer, composing
+from fedexp.config.compose import Composer, composing
+from fedexp.config.options import CONF
 from fedexp.errors import ConfigError, require
 from fedexp.report.comparison import compare
 from fedexp.report.page import Page

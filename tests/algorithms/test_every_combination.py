@@ -12,7 +12,7 @@ from torch import nn
 from worlds import make_context, make_model, make_world, run_stages
 
 from fedexp.building import build_algorithm
-from fedexp.config.compose import CONF
+from fedexp.config.options import CONF
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.models import Model

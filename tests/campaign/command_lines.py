@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from composing import composed
 from omegaconf import DictConfig, OmegaConf
 
-from fedexp.config.compose import CONF
 from fedexp.config.constructors import GROUPS, PARTS
+from fedexp.config.options import CONF
 
 TINY = ["rounds=1", "clients=10", "clients_per_round=2", "local.steps=1", "local.batch_size=4", "partition=iid",
         "hardware=cpu", "hardware.workers=1", "tracking=none"]  # fmt: skip

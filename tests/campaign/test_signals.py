@@ -12,7 +12,7 @@ import pytest
 from command_lines import of_option
 from program import SMALL, fork, run, same_results
 
-from fedexp.config.compose import CONF
+from fedexp.config.options import CONF
 
 WORDS = [*SMALL, "rounds=8", "hardware.workers=2", "checkpoint_seconds=0"]
 SIGNALS = {

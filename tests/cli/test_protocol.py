@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from fedexp.cli import carry_out
 from fedexp.cli.protocol import card
-from fedexp.config.compose import CONF
+from fedexp.config.options import CONF
 
 PAPERS = sorted(path.stem for path in (CONF / "paper").glob("*.yaml") if path.stem != "none")
 DATASETS = {

@@ -10,8 +10,9 @@ from hydra.version import getbase
 from omegaconf import DictConfig, OmegaConf
 
 import fedexp
-from fedexp.config.compose import CONF, Composer, word
+from fedexp.config.compose import Composer, word
 from fedexp.config.loader import fewer_maps
+from fedexp.config.options import CONF
 from fedexp.errors import ConfigError
 
 

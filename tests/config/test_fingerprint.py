@@ -11,9 +11,9 @@ import yaml
 from composing import composed
 from omegaconf import OmegaConf
 
-from fedexp.config.compose import CONF
 from fedexp.config.constructors import GIVEN, GROUPS, PARTS, constructor
 from fedexp.config.fingerprint import effective, fingerprint, relevant
+from fedexp.config.options import CONF
 from fedexp.config.schema import Evaluate
 from fedexp.data import Transform
 from fedexp.engine import Hardware, Local

@@ -10,7 +10,7 @@ from composing import composed
 from omegaconf import OmegaConf
 
 from fedexp.algorithms.fedavg import FedAvg
-from fedexp.config.compose import CONF
+from fedexp.config.options import CONF
 from fedexp.config.schema import Evaluate, check, lacking
 from fedexp.engine import Hardware, Local
 from fedexp.errors import ConfigError

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fedexp.config.bounds import declared
-from fedexp.config.compose import CONF
+from fedexp.config.options import CONF
 from fedexp.config.sources import declared_by
 
 TARGETS = sorted({

@@ -6,7 +6,9 @@ from composing import asked
 from omegaconf import OmegaConf
 
 from fedexp.config import compose
-from fedexp.config.compose import CONF, Composer, apply
+from fedexp.config.compose import Composer
+from fedexp.config.known import apply
+from fedexp.config.options import CONF
 from fedexp.errors import ConfigError
 from fedexp.sweep.jobs import sweeps
 
