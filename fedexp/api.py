@@ -77,12 +77,11 @@ def sweep(*words: str, **keys: Any) -> list[Run]:
     return [_carry_out(job.config) for job, _ in by_run(jobs)]
 
 
-def load(folder: str | Path, dataset__root: str | Path | None = None) -> Run:
-    """A run from its folder. dataset__root: where its data set is, which `Run.model` reads, if the run was made on
-    another machine. Raises ConfigError where there is no run."""
+def load(folder: str | Path) -> Run:
+    """A run from its folder. Raises ConfigError where there is no run."""
     found = _path("folder", folder)
     require((found / "config.yaml").is_file(), "folder", folder, "holds no run: there is no config.yaml")
-    return Run(found.absolute(), root=None if dataset__root is None else str(_path("dataset__root", dataset__root)))
+    return Run(found.absolute())
 
 
 def report(
@@ -133,9 +132,7 @@ def _fractions(targets: Any) -> list[float] | None:
 def _carry_out(config: DictConfig) -> Run:
     log_to_terminal()
     result = experiment.run(config)
-    root = config.dataset.get("root")
-    # The caller may change the working directory.
-    return Run(RunFolder(config).path.absolute(), result, root=None if root is None else str(root))
+    return Run(RunFolder(config).path.absolute(), result)  # the caller may change the working directory
 
 
 @contextmanager

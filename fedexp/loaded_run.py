@@ -13,9 +13,8 @@ import pandas as pd
 import torch
 from omegaconf import DictConfig
 
-from fedexp.building import build_algorithm, build_dataset, construct
+from fedexp.building import build_algorithm, build_transform, construct
 from fedexp.config.saved import saved
-from fedexp.data.dataset import are_tokens
 from fedexp.engine.torch_settings import of_a_fresh_process
 from fedexp.errors import ConfigError, require
 from fedexp.global_model import GlobalModel
@@ -34,17 +33,10 @@ _UNREADABLE = (
 @dataclass(frozen=True)
 class Run:
     """A run's results in its folder; each part is read when it is first used, and raises ConfigError where its file is
-    missing or damaged.
-
-    found: the result, where the run was asked for fewer rounds than the folder holds. start: the working directory when
-    this Run was made, from which a relative dataset.root is meant. root: the dataset.root that holds now; None: that of
-    config.yaml.
-    """
+    missing or damaged. found: the result, where the run was asked for fewer rounds than the folder holds."""
 
     folder: Path
     found: Mapping[str, Any] | None = field(default=None, hash=False)  # a dict has no hash
-    start: Path = field(default_factory=Path.cwd, compare=False, repr=False)
-    root: str | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def config(self) -> DictConfig:
@@ -124,27 +116,23 @@ class Run:
     @cached_property
     @of_a_fresh_process()
     def model(self) -> GlobalModel:
-        """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is read for its shape.
-        Raises ConfigError where the folder has the model of another round than this result."""
+        """The final global model, on the CPU, ready to predict: see GlobalModel. The data set is not needed. Raises
+        ConfigError where the folder has the model of another round than this result."""
         self._refuse_earlier()
         with self._reading("model.pt") as file:
             params = torch.load(file, map_location="cpu", weights_only=True)
             dtype = next(value.dtype for value in params.values() if value.is_floating_point())
-        config = self.config.copy()
-        written = config.dataset.get("root")
-        require(written is not None or self.root is None, "dataset.root", self.root, "the run's data set has no root")
-        if written is not None:
-            named = self.root or str(written)
-            root = self.start / Path(named).expanduser()
-            config.dataset.root = str(root) if root.exists() else named
-        dataset = build_dataset(config)
-        stored = tuple(dataset.train_x.shape[1:])
-        shape = dataset.transform.shape(stored)
+        held = Run(self.folder).result
+        right = "is of an earlier version of fedexp, whose result.json does not tell the shape of examples"
+        require("examples" in held, "folder", self.folder, f"{right}; delete it, and run its command again")
+        with self._reading("result.json"):
+            stored, classes, tokens = (held["examples"][name] for name in ("shape", "classes", "tokens"))
+            stored = tuple(stored)
+        transform = build_transform(self.config)
         with seeded(0, held=True):  # its first weights are not used
-            net = construct(self.config.model, shape=shape, classes=dataset.classes)
+            net = construct(self.config.model, shape=transform.shape(stored), classes=classes)
         algorithm, model = build_algorithm(self.config), Model(net.to(dtype))
-        tokens = are_tokens(dataset.train_x)
-        return GlobalModel(algorithm, model, params, dataset.transform, stored, tokens)
+        return GlobalModel(algorithm, model, params, transform, stored, tokens)
 
     def __repr__(self) -> str:
         try:

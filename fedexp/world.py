@@ -4,6 +4,7 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +69,12 @@ class World:
     def shape(self) -> tuple[int, ...]:
         """Shape of one prepared example."""
         return self.transform.shape(tuple(self.x.shape[1:]))
+
+    @property
+    def examples(self) -> dict[str, Any]:
+        """What the data set holds, as entries of result.json: with them and its config a model can be built."""
+        kind = str(self.x.dtype).removeprefix("torch.")
+        return {"shape": [*self.x.shape[1:]], "dtype": kind, "tokens": self.tokens, "classes": self.classes}
 
     @property
     def tokens(self) -> bool:

@@ -12,7 +12,7 @@ from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.building.construct import construct
 from fedexp.building.model import build_model
 from fedexp.building.own import check_use_of_parts, misspelt
-from fedexp.building.world import build_dataset, build_world
+from fedexp.building.world import build_dataset, build_transform, build_world
 from fedexp.config.constructors import PARTS
 from fedexp.config.schema import section
 from fedexp.data.dataset import Dataset
@@ -24,7 +24,7 @@ from fedexp.record.tracker import Tracker
 
 __all__ = [
     "build_algorithm", "build_context", "build_dataset", "build_measures", "build_model", "build_reference",
-    "build_stages", "build_tracker", "build_world", "construct",
+    "build_stages", "build_tracker", "build_transform", "build_world", "construct",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)

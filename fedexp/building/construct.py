@@ -13,7 +13,7 @@ from torch import nn
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import hints
 from fedexp.config.constructors import PARTS, arguments
-from fedexp.data.dataset import Dataset
+from fedexp.data.dataset import Dataset, Transform
 from fedexp.errors import ConfigError, require
 from fedexp.record.tracker import Tracker
 
@@ -23,15 +23,15 @@ REFUSALS = (
     AssertionError, ImportError, InstantiationException,
 )  # fmt: skip
 _KINDS = {  # what the groups' constructors must give
-    "dataset": Dataset, "partition": list, "model": nn.Module, "algorithm": FedAvg, "tracking": Tracker,
-    **{part: get_object(standard) for part, standard in PARTS.items()},
+    "dataset": Dataset, "dataset.transform": Transform, "partition": list, "model": nn.Module, "algorithm": FedAvg,
+    "tracking": Tracker, **{part: get_object(standard) for part, standard in PARTS.items()},
 }  # fmt: skip
 
 
 def construct(node: DictConfig, **given: Any) -> Any:
     """Call a group's constructor with its keys and with the arguments that fedexp gives. Raises ConfigError where that
     fails, or returns something of the wrong kind."""
-    group, target = str(node._key()), node["_target_"]
+    group, target = str(node._get_full_key(None)), node["_target_"]
     try:
         found, kind = _call(group, arguments(node), target, given), _KINDS[group]
         right = f"must be, or return, a {kind.__module__}.{kind.__name__} (or one of a subclass)"

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from fedexp.building.construct import construct
 from fedexp.config.constructors import of_fedexp
 from fedexp.config.schema import section
-from fedexp.data.dataset import Dataset, are_tokens
+from fedexp.data.dataset import Dataset, Transform, are_tokens
 from fedexp.errors import require
 from fedexp.models.convolution import channels_last
 from fedexp.partition.quantity import thinned
@@ -16,10 +16,21 @@ from fedexp.randomness import generator, key, seeded
 from fedexp.world import Noise, World
 
 
+def build_transform(config: DictConfig) -> Transform:
+    """How examples are prepared."""
+    transform: Transform = construct(config.dataset.transform)
+    return transform
+
+
 def build_dataset(config: DictConfig) -> Dataset:
-    """All examples, on the CPU. Where the CPU also trains, the training examples are in channels-last memory."""
+    """All examples, on the CPU. Where the CPU also trains, the training examples are in channels-last memory. Raises
+    ConfigError for a data set that is prepared otherwise than its config says."""
     with seeded(key(0, "dataset")):  # runs of all seeds share it
         dataset: Dataset = construct(config.dataset)
+    require(
+        dataset.transform == build_transform(config), "dataset._target_", config.dataset["_target_"],
+        "must return a Dataset with the transform that it is given, which the keys of dataset.transform describe",
+    )  # fmt: skip
     on_cpu = section(config, "hardware").torch_device.type == "cpu"
     return replace(dataset, train_x=channels_last(dataset.train_x)) if on_cpu else dataset
 

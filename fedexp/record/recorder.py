@@ -191,6 +191,7 @@ class Recorder:
             "seed": self.config.seed,
             "fingerprint": self.folder.fingerprint,
             "partition_hash": self.partition_hash,
+            "examples": self.world.examples,
             "versions": versions(),
             "commit": self.commit,
         }

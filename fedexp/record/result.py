@@ -81,7 +81,7 @@ def first_rounds(
     totals: dict[str, Any] = {
         name: rows[-1][name] for name in ("bytes_up", "bytes_down", "seconds") if name in rows[-1]
     }
-    same = ("emd", "seed", "fingerprint", "partition_hash", "versions", "commit", "convolution_tiles")
+    same = ("emd", "seed", "fingerprint", "partition_hash", "examples", "versions", "commit", "convolution_tiles")
     kept = {name: result[name] for name in same if name in result}
     return {"status": Status.FINISHED, **summary(rows, targets), **totals, **kept}
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -305,6 +306,17 @@ def test_a_token_that_a_model_lacks_is_refused_wherever_it_is(monkeypatch):
     with pytest.raises(ConfigError, match=r"lstm\.lstm: cannot take .* \[2, 6\] with tokens up to 7 \(IndexError"):
         built(*words)
     built(*words, "model.vocabulary=8")
+
+
+def test_a_data_set_that_is_prepared_otherwise_than_its_keys_say_is_refused(monkeypatch):
+    x, y = torch.zeros(200, 1, 8, 8, dtype=torch.uint8), torch.arange(200) % 5
+    own = ModuleType("own_data")
+    own.flipped = lambda transform: Dataset("own", x, y, x, y, 5, replace(transform, flip=True))
+    monkeypatch.setitem(sys.modules, "own_data", own)
+    words = ["dataset=own", "dataset._target_=own_data.flipped", "partition=iid"]
+    with pytest.raises(ConfigError, match=r"dataset\._target_=own_data\.flipped: must return .* the transform that it"):
+        built(*words)
+    built(*words, "dataset.transform.flip=true")
 
 
 def test_examples_of_one_feature_in_any_layout_are_summed_up():
