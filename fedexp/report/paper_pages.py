@@ -23,7 +23,7 @@ def paper_pages(
 ) -> Iterator[Page]:
     """A page for each paper whose protocol some of the runs follow (their key `paper`), in one reading or another, if
     they measured a cell of its tables: those tables, one after another. targets: as in any_runs.compare_runs.
-    remarks: what is to be said of tables, by their name."""
+    remarks: what is to be said of tables, by their name; each line becomes a paragraph."""
     for paper, names in _tables().items():
         own = [run for run in runs if re.match(rf"{paper}(_|$)", str(run.config.get("paper")))]
         if not own:
@@ -86,8 +86,8 @@ def _joined(paper: str, pages: Sequence[Page], remarks: Mapping[str, str]) -> Pa
     whole = Page(paper, f"{name}: measured beside published")
     noted: dict[str, list[str]] = {}  # the tables by what is noted of them
     for page in pages:
-        remark = " ".join(remarks.get(page.name, "").split())
-        whole.lead.append(" ".join(filter(None, [f"{page.title}.", *page.lead, remark])))
+        whole.lead.append(" ".join([f"{page.title}.", *page.lead]))
+        whole.lead += [" ".join(line.split()) for line in remarks.get(page.name, "").splitlines() if line.strip()]
         table = page.title.partition(":")[0]  # "FedCat, table 1"
         whole.sheets += [replace(sheet, title=f"{table}: {sheet.title}") for sheet in page.sheets]
         for note in page.notes:

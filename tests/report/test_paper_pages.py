@@ -28,7 +28,7 @@ def test_a_paper_that_was_followed_has_a_page_beside_one_for_each_data_set(tmp_p
     leave_run(short, [0.2, 0.3], rounds=20)
     (other,) = asked("seed=3", f"output_root={tmp_path}")
     leave_run(other.jobs[0], [0.4])
-    (tmp_path / "remarks.yaml").write_text("fedcat_3: The draw\n  explains it.\n")
+    (tmp_path / "remarks.yaml").write_text("fedcat_3: >-\n  The draw\n  explains it.\n\n  One seed.\n")
     assert carry_out("report", [str(tmp_path)]) == 0
     assert "fedcat/fedcat.{md," in capsys.readouterr().out
     page = (tmp_path / "reports" / "fedcat" / "fedcat.md").read_text()
@@ -36,7 +36,8 @@ def test_a_paper_that_was_followed_has_a_page_beside_one_for_each_data_set(tmp_p
     assert "![" in page and ".png)" in page
     (said,) = [line for line in page.splitlines() if "after all rounds of the protocol: 2;" in line][:1]
     assert re.search(r"within 1\.5 points .*: 1\. Further off: cifar10 dir0\.1 fedcat\\_dc \(-7\.06\)\.", said)
-    assert said.startswith("FedCat, table 3: ") and said.endswith(" The draw explains it.")
+    assert said.startswith("FedCat, table 3: ")
+    assert f"{said}\n\nThe draw explains it.\n\nOne seed.\n" in page
     records = pd.read_csv(tmp_path / "reports" / "fedcat" / "fedcat.csv")
     found = records[records["table"] == "fedcat_3"].dropna(subset="measured")
     assert found["column"].tolist() == ["fedavg", "fedcat_dc", "fedcat"]
