@@ -26,9 +26,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fedexp import experiment
+from fedexp.config.checks import check
 from fedexp.config.compose import Composer, NoConfig, composed, composing, word
 from fedexp.config.explain import explain
-from fedexp.config.schema import check
 from fedexp.config.words import check_words
 from fedexp.errors import ConfigError, require
 from fedexp.loaded_run import Run

@@ -21,12 +21,12 @@ from fedexp.cli import carry_out
 from fedexp.cli.closing import compare, dry_run
 from fedexp.cli.usage import usage
 from fedexp.config import launch
+from fedexp.config.checks import check
 from fedexp.config.compose import NoConfig, lists, refuse_tables
 from fedexp.config.constructors import GROUPS
 from fedexp.config.explain import exit_code, say
 from fedexp.config.loader import fewer_maps
 from fedexp.config.options import CONF
-from fedexp.config.schema import check
 from fedexp.config.words import PROGRAMS, in_order, of_dry_run
 from fedexp.errors import Busy, ConfigError, Interrupted, Unsaved, WorkerDied, require
 from fedexp.record.folder import RunFolder

@@ -17,12 +17,12 @@ from program import FEW, only_folder, result, run
 
 import fedexp
 from fedexp.building import construct
+from fedexp.config.checks import check
 from fedexp.config.comments import comments
 from fedexp.config.compose import Composer
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.explain import exit_code
 from fedexp.config.options import CONF
-from fedexp.config.schema import check
 from fedexp.config.words import PROGRAMS
 from fedexp.errors import ConfigError
 from fedexp.main import main

@@ -21,7 +21,7 @@ from worlds import (
 
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.building.world import build_dataset, build_world, hold_out, noise_by_client
-from fedexp.config.schema import check
+from fedexp.config.checks import check
 from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError
 from fedexp.world import Noise, World

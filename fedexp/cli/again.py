@@ -11,8 +11,8 @@ that contains RUN, unless output_root says otherwise.
 
 from pathlib import Path
 
+from fedexp.config.checks import check
 from fedexp.config.saved import saved
-from fedexp.config.schema import check
 from fedexp.errors import require
 from fedexp.experiment import run
 from fedexp.record.terminal import log_to_terminal

@@ -38,8 +38,9 @@ from fedexp.building import build_context, build_dataset, build_measures, build_
 from fedexp.cli import console
 from fedexp.cli.hand_written import Floor, PlainLoop, does_the_same
 from fedexp.config import launch
+from fedexp.config.checks import check
 from fedexp.config.compose import composed, composing
-from fedexp.config.schema import check, section
+from fedexp.config.schema import section
 from fedexp.engine import Context, State
 from fedexp.errors import require
 from fedexp.experiment import last_round

@@ -19,11 +19,11 @@ from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
+from fedexp.config.checks import check
 from fedexp.config.kinds import in_words
 from fedexp.config.known import Known, apply
 from fedexp.config.loader import Loader
 from fedexp.config.options import CONF
-from fedexp.config.schema import check
 from fedexp.errors import ConfigError, require
 
 _NUMBER = r"[-+]?[\d._]+([eE][-+]?\d+)?"

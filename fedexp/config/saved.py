@@ -10,11 +10,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fedexp.config.checks import check_resolved
 from fedexp.config.compose import composed, first_line, lists
 from fedexp.config.constructors import GROUPS, PARTS
 from fedexp.config.explain import key_names, nearest_key
 from fedexp.config.known import apply
-from fedexp.config.schema import ADDED, Settings, check_resolved, lacking, resolved
+from fedexp.config.schema import ADDED, Settings, lacking, resolved
 from fedexp.errors import ConfigError, require
 
 _OF_THE_MACHINE = ("hardware", "tracking")  # groups whose option is no part of the experiment

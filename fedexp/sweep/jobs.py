@@ -15,10 +15,11 @@ from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from fedexp.config.checks import check_resolved
 from fedexp.config.compose import Composer, NoConfig, lists, word
 from fedexp.config.constructors import GIVEN, GROUPS, PARTS, check_names
 from fedexp.config.fingerprint import CIRCUMSTANCES, fingerprint
-from fedexp.config.schema import check_plain_keys, check_resolved, resolved
+from fedexp.config.schema import check_plain_keys, resolved
 from fedexp.errors import ConfigError, require
 from fedexp.sweep.scale import scaled
 from fedexp.sweep.table import Cell, Table

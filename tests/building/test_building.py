@@ -12,7 +12,7 @@ from program import SMALL
 from torch import nn
 
 from fedexp.building import build_context, build_dataset, build_stages, warn_of_hardware
-from fedexp.config.schema import check
+from fedexp.config.checks import check
 from fedexp.data import Dataset, Transform
 from fedexp.errors import ConfigError
 from fedexp.experiment import check_rounds

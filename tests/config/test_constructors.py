@@ -10,9 +10,9 @@ from hydra.utils import get_object
 
 import fedexp
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.config.checks import check
 from fedexp.config.constructors import GIVEN, GROUPS, PARTS
 from fedexp.config.options import CONF
-from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 
 

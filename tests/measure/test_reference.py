@@ -14,8 +14,8 @@ from worlds import by_hand, gap, make_context, make_model, make_world, run_stage
 
 from fedexp.algorithms.centralized import Centralized
 from fedexp.algorithms.fedavg import FedAvg
+from fedexp.config.checks import check
 from fedexp.config.fingerprint import fingerprint, relevant
-from fedexp.config.schema import check
 from fedexp.data import Transform
 from fedexp.data.digits import digits
 from fedexp.engine import Local

@@ -8,8 +8,8 @@ from torch import nn
 from torchvision import models
 
 from fedexp.building import build_algorithm, build_context, build_dataset
+from fedexp.config.checks import check
 from fedexp.config.fingerprint import fingerprint
-from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 from fedexp.models import Classifier, Model
 from fedexp.models.pretrained import load

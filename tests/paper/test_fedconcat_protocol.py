@@ -13,8 +13,9 @@ from fedexp.algorithms.fesem import FeSEM
 from fedexp.algorithms.ifca import Ifca
 from fedexp.algorithms.label_clusters import LabelClusters
 from fedexp.building import build_algorithm, build_model
+from fedexp.config.checks import check
 from fedexp.config.options import CONF
-from fedexp.config.schema import check, section
+from fedexp.config.schema import section
 from fedexp.errors import ConfigError
 
 

@@ -4,8 +4,8 @@ import pytest
 from composing import composed
 
 from fedexp.building import build_algorithm
+from fedexp.config.checks import check
 from fedexp.config.fingerprint import fingerprint
-from fedexp.config.schema import check
 
 DATASETS = {"fedcat": ["mnist", "cifar10", "cifar100_coarse", "femnist"], "cadis": ["mnist", "cifar10", "cifar100"]}
 ALGORITHMS = {

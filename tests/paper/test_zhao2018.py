@@ -5,8 +5,8 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from fedexp.config.checks import check
 from fedexp.config.fingerprint import readable
-from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 
 

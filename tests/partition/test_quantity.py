@@ -8,7 +8,7 @@ from program import SMALL
 from worlds import make_dataset
 
 from fedexp.building import build_dataset, build_world
-from fedexp.config.schema import check
+from fedexp.config.checks import check
 from fedexp.errors import ConfigError
 from fedexp.partition.dirichlet import dirichlet
 from fedexp.partition.iid import iid

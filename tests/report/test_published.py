@@ -8,8 +8,8 @@ import pytest
 from composing import asked
 from omegaconf import MISSING
 
+from fedexp.config.checks import check_resolved
 from fedexp.config.options import CONF
-from fedexp.config.schema import check_resolved
 from fedexp.report import published
 from fedexp.sweep.table import Measure
 

@@ -5,8 +5,8 @@ import re
 import pytest
 from composing import composed
 
+from fedexp.config.checks import check
 from fedexp.config.fingerprint import fingerprint
-from fedexp.config.schema import check
 from fedexp.errors import ConfigError
 from fedexp.sweep.scale import scaled
 
