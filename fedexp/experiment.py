@@ -47,10 +47,8 @@ def run(config: DictConfig) -> dict[str, Any]:
     """
     folder, device = RunFolder(config), section(config, "hardware").torch_device
     with of_a_fresh_process(), ranks.joined(device), ExitStack() as held, Stop() as stop:
+        ranks.agreed(lambda: held.enter_context(folder) if launch.is_first() else None)
         found = ranks.from_first(lambda: folder.finished(config.rounds), device)
-        if found is None:  # to find a finished run its folder need not be free, nor one that can be written to
-            ranks.agreed(lambda: held.enter_context(folder) if launch.is_first() else None)
-            found = ranks.from_first(lambda: folder.finished(config.rounds), device)  # by another process meanwhile
         try:
             result = found or _carried_out(config, folder, stop)
         except SystemExit as error:  # it would end a sweep, too

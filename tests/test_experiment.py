@@ -10,7 +10,6 @@ from filelock import FileLock
 from program import FEW, SMALL, metrics, model, only_folder, result, run, same_results
 
 from fedexp import experiment
-from fedexp.errors import Busy
 
 COLUMNS = [
     "round", "test_accuracy", "test_loss", "local_loss", "round_bytes_up", "round_bytes_down", "bytes_up",
@@ -86,14 +85,6 @@ def test_of_a_finished_run_fewer_rounds_are_found(monkeypatch, whole, tmp_path, 
         key: value for key, value in alone.items() if key not in (*CLOCK, "at_chance")
     }
     assert found["seconds"] == pd.read_csv(only_folder(root) / "metrics.csv")["seconds"][1]
-
-
-def test_a_finished_run_is_found_while_another_process_works_in_its_folder(whole):
-    root, found = whole
-    with FileLock(only_folder(root) / ".lock"):
-        assert returned(root, *EVERY_SECOND) == found
-        with pytest.raises(Busy, match="is being worked on by another process"):
-            returned(root, *EVERY_SECOND, "rounds=8")
 
 
 def test_fewer_rounds_after_which_nothing_was_evaluated_are_refused(monkeypatch, whole, capfd):
