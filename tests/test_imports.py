@@ -28,7 +28,7 @@ FLOORS = (
     ("building",),
     ("experiment", "sweep"),
     ("report",),
-    ("cli",),
+    ("cli", "loaded_run"),
     ("api",),
     ("main", "partition.__main__", "report.__main__"),
     ("__main__",),
