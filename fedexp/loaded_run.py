@@ -122,12 +122,11 @@ class Run:
         with self._reading("model.pt") as file:
             params = torch.load(file, map_location="cpu", weights_only=True)
             dtype = next(value.dtype for value in params.values() if value.is_floating_point())
-        held = Run(self.folder).result
         right = "is of an earlier version of fedexp, whose result.json does not tell the shape of examples"
-        require("examples" in held, "folder", self.folder, f"{right}; delete it, and run its command again")
+        require("examples" in self.result, "folder", self.folder, f"{right}; delete it, and run its command again")
         with self._reading("result.json"):
-            stored, classes, tokens = (held["examples"][name] for name in ("shape", "classes", "tokens"))
-            stored = tuple(stored)
+            examples = self.result["examples"]
+            stored, classes, tokens = tuple(examples["shape"]), examples["classes"], examples["tokens"]
         transform = build_transform(self.config)
         with seeded(0, held=True):  # its first weights are not used
             net = construct(self.config.model, shape=transform.shape(stored), classes=classes)

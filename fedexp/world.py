@@ -72,9 +72,8 @@ class World:
 
     @property
     def examples(self) -> dict[str, Any]:
-        """What the data set holds, as entries of result.json: with them and its config a model can be built."""
-        kind = str(self.x.dtype).removeprefix("torch.")
-        return {"shape": [*self.x.shape[1:]], "dtype": kind, "tokens": self.tokens, "classes": self.classes}
+        """What a run's result.json says of its examples, so that its model can be built without them."""
+        return {"shape": [*self.x.shape[1:]], "tokens": self.tokens, "classes": self.classes}
 
     @property
     def tokens(self) -> bool:

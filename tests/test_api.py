@@ -306,7 +306,7 @@ def test_the_model_needs_neither_the_data_nor_the_working_directory_of_its_run(t
 def test_a_model_whose_result_does_not_tell_the_shape_of_examples_is_refused(done, tmp_path):
     early = shutil.copytree(done.folder, tmp_path / "early")
     result = json.loads((early / "result.json").read_text())
-    assert result.pop("examples") == {"shape": [1, 8, 8], "dtype": "uint8", "tokens": False, "classes": 10}
+    assert result.pop("examples") == {"shape": [1, 8, 8], "tokens": False, "classes": 10}
     (early / "result.json").write_text(json.dumps(result))
     with pytest.raises(ConfigError, match=r"early: is of an earlier version of fedexp, .*; delete it, and run its"):
         _ = fedexp.load(early).model
