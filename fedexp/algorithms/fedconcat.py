@@ -5,6 +5,7 @@ stage 3 freezes the groups' encoders, sends them to all clients once and trains 
 concatenated features. Encoders are in evaluation mode in stage 3: no dropout, no moving statistics.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -25,6 +26,8 @@ from fedexp.models import Classifier, Model
 from fedexp.randomness import key, seeded
 from fedexp.record import pictures
 from fedexp.tree import Params, Stack, Tree
+
+log = logging.getLogger(__name__)
 
 _CHUNK = 1000  # examples in one forward pass
 
@@ -121,6 +124,11 @@ class FedConcat(FedAvg):
         settled = self.clustering.settled(state, ctx)  # now, while there are still models to choose from
         kept: State = {name: settled[name] for name in ("assigned", "distributions") if name in settled}
         models = settled["params"]
+        if single := ", ".join(map(str, of_one_class(settled["assigned"], ctx.world.label_counts))):
+            log.warning(
+                "cluster %s holds a single class: an encoder that has seen no other can give features far larger than "
+                "the others', from which the classifier may not learn; try other algorithm.clustering.clusters", single,
+            )  # fmt: skip
         return {**kept, "params": {**encoders(models), **first_head(models, self.classifier_start, ctx.seed)}}
 
     def over_encoders(self, state: State, ctx: Context) -> Context:
@@ -146,6 +154,12 @@ class FedConcat(FedAvg):
         if params["head.weight"].dim() == 3:
             return self.clustering.predict(state, model, x)
         return model.head(params, concatenate(model, encoders(params), x))
+
+
+def of_one_class(assigned: Tensor, label_counts: Tensor) -> list[int]:
+    """The clusters whose clients hold a single class together, given clients' clusters [N] and label counts [N, C]."""
+    totals = label_counts.new_zeros(int(assigned.max()) + 1, label_counts.shape[1]).index_add(0, assigned, label_counts)
+    return (totals.count_nonzero(1) == 1).nonzero().flatten().tolist()
 
 
 class Concatenation(nn.Module):

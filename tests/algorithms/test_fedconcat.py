@@ -264,6 +264,22 @@ def test_clients_by_cluster_are_the_choices_among_the_frozen_models():
     assert all(each == chosen == drawn for each in later)
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_a_cluster_of_one_class_is_named_in_a_warning(caplog, single):
+    """Clients 1 and 4 hold class 2 alone; where client 4 has one example of another class, no cluster has one class."""
+    world = make_world()
+    labels = world.y.clone()
+    labels[torch.cat([world.of(1), world.of(4)])] = 2
+    labels[world.of(4)[0]] = 2 if single else 3
+    ctx = make_context(make_model(world=world), replace(world, y=labels), LOCAL, 6, 3)
+    state, _ = run_stages(make(), ctx)
+    assigned = state["assigned"].tolist()
+    alone = [cluster for cluster in (0, 1) if {k for k in range(6) if assigned[k] == cluster} == {1, 4}]
+    assert len(alone) == 1
+    assert caplog.text.count("holds a single class") == single
+    assert (f"cluster {alone[0]} holds a single class" in caplog.text) == single
+
+
 def test_heads_move_only_in_the_third_stage_and_are_all_that_moves():
     _, done, _ = after(4)
     last = done[-1]
