@@ -7,6 +7,7 @@ import torch
 from composing import composed
 from program import metrics, only_folder, run
 from quadratics import Quadratic, pair, weight
+from torch import nn
 from worlds import LOCAL, assert_resumes, gap, make_context, make_model, make_world, play, rounds
 
 from fedexp import tree
@@ -16,6 +17,7 @@ from fedexp.building import build_algorithm
 from fedexp.engine import Local
 from fedexp.errors import ConfigError
 from fedexp.measure.clients import evaluate
+from fedexp.models import Model
 from fedexp.round import tuned_models
 
 
@@ -139,4 +141,8 @@ def test_settings_are_checked():
     world = make_world()
     with pytest.raises(ConfigError, match=r"^algorithm\.tuning_layers=body: this model has no such weights"):
         FedAvgFT(tuning_layers="body").check(make_context(make_model("linear", world), world))
+    model = Model(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)).double())
+    FedAvgFT().check(make_context(model, world))
+    with pytest.raises(ConfigError, match=r"needs a model of an encoder and a head"):
+        FedAvgFT(tuning_layers="head").check(make_context(model, world))
     assert build_algorithm(composed("algorithm=fedavg_ft")) == FedAvgFT()

@@ -110,6 +110,20 @@ def test_updates_may_count_by_examples():
     assert moved == pytest.approx((-0.1 + 3 * 0.3 / sqrt(2)) / 4)
 
 
+def test_a_buffer_of_three_is_full_when_the_third_arrives():
+    """The clients take 1, 2.5 and 10 s; at t = 5 the first two arrive, and the first fills the buffer."""
+    algorithm = Constant(concurrency=3, system=Timed(durations=(1.0, 2.5, 10.0)))
+    done = rounds(algorithm, pair((1, 1, 1), centers=(1.0, -3.0, 0.0)), 2)
+    assert [each.ids.tolist() for each in done] == [[0, 0, 1], [0, 0, 0]]
+    assert [each.after["clock"] for each in done] == [2.5, 5.0]
+
+
+@pytest.mark.parametrize(("clients", "at_once"), [(40, 30), (20, 20)])
+def test_by_default_ten_times_as_many_train_at_once_as_the_buffer_holds(clients, at_once):
+    world = make_world([1] * clients)
+    assert FedBuff().at_once(make_context(make_model("linear", world), world, LOCAL, cohort=3)) == at_once
+
+
 def same_clients():
     """Six clients of 20 examples, of whom three are drawn; running statistics and dropout."""
     world = make_world([20] * 6)

@@ -40,6 +40,7 @@ def test_the_term_by_hand():
     assert term(ROWS) < 9 / 4 * 0.92966968**2
     assert term(ROWS, scale="paper") == pytest.approx(0.93214285, abs=2e-8)
     assert term([(1.0, 1.0), (-1.0, -1.0)]) == pytest.approx(0.5, abs=5e-8)
+    assert term([(1.0, 1.0), (-1.0, -1.0)], scale="paper") == pytest.approx(1.0, abs=5e-8)
     assert term([(1.0, 1.0), (1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0)]) < 1e-30
 
 

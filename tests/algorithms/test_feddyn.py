@@ -92,6 +92,15 @@ def test_a_round_by_hand():
     assert float(second.after["params"]["head.bias"]) == pytest.approx(0.7)
 
 
+def test_two_steps_by_hand():
+    """The regulariser's gradient, alpha (w - 2), is 0 at the first step alone."""
+    ctx = quadratic(2, Local(steps=2, batch_size=1, lr=0.1, momentum=0.0), w=2.0)
+    (only,) = rounds(QuadraticDyn(alpha=0.5), ctx, 1)
+    # to 1.6 and 1.75; then by gradients 4 * 0.6 - 0.5 * 0.4 = 2.2 and 0.5 * 4.75 - 0.5 * 0.25 = 2.25 to 1.38 and 1.525
+    assert gradients(only.after) == pytest.approx([0.31, 0.2375])
+    assert float(only.after["params"]["head.bias"]) == pytest.approx(1.4525 - 0.27375 / 0.5)
+
+
 def test_the_published_server_state_by_hand():
     """Two of four clients, one step of 0.1 from w = 2: h takes half of their mean for the mean of all."""
     ctx = quadratic(4, Local(steps=1, batch_size=1, lr=0.1, momentum=0.0), w=2.0)

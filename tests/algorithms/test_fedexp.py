@@ -55,6 +55,20 @@ def test_the_step_by_hand():
     assert step((0.0, 0.0), (0.0, 0.0), epsilon=0.0) == 1
 
 
+def test_the_published_epsilon_shrinks_with_the_square_of_the_clients_learning_rate():
+    """Updates -0.1 and 0.3 with rate 0.1 and 2 epsilon .002; then, with half the rate, a quarter of that."""
+    local = Local(steps=1, batch_size=100, lr=0.1, lr_decay=0.5, momentum=0.0)
+    algorithm = OnQuadratics(epsilon=0.001, epsilon_scale="published")
+    first, second = rounds(algorithm, pair(local=local), 2)
+    w = 1 + 0.1 * (0.05 / (2 * 0.012))
+    assert weight(first.after["params"]) == pytest.approx(w)
+    mine, other = -0.05 * w, 0.05 * (4 - w)
+    mean, square = (mine + other) / 2, (mine**2 + other**2) / 2
+    expected = square / (2 * (mean**2 + 0.0005))
+    assert expected > 1
+    assert float(second.after["extrapolation"]) == pytest.approx(expected)
+
+
 def test_updates_count_by_their_weights():
     """By 1 and 3: D (-.2, .6), ||D||^2 .4, mean ||Delta||^2 1."""
     assert step((1.0, 0.0), (-0.6, 0.8), weights=(1, 3), epsilon=0.01) == pytest.approx(1 / (2 * 0.41))

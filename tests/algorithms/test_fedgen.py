@@ -99,8 +99,8 @@ def test_teaching_loss_by_hand():
     assert float(loss) == pytest.approx(expected)
 
 
-def test_client_loss_by_hand():
-    """Cross-entropy, ratio alpha times that of asked labels, beta times KL to the head's view of generated features."""
+def client_loss(**settings):
+    """One batch's loss in round 3, the labels and features that the generator made for it, batch, weights and model."""
     drawn = []
 
     class Watched(FedGen):
@@ -108,7 +108,7 @@ def test_client_loss_by_hand():
             drawn.append((labels, super()._draw(model, generator, labels, key, stream)))
             return drawn[-1][1]
 
-    algorithm = make(Watched, alpha=0.7, beta=0.4, decay=0.9)
+    algorithm = make(Watched, **settings)
     ctx, state = prepared(algorithm, count=2)
     drawn.clear()
     ids, world, model = torch.tensor([1]), ctx.world, ctx.model
@@ -117,8 +117,13 @@ def test_client_loss_by_hand():
     rows = world.of(1)[:8]
     share = torch.full((8,), 1 / 8, dtype=torch.float64)
     batch = Batch(world.prepare(rows), world.y[rows], share, torch.tensor(1234))
-    params = client.start
-    loss = algorithm.loss(model, params, batch, client)
+    loss = algorithm.loss(model, client.start, batch, client)
+    return loss, drawn, batch, client.start, model
+
+
+def test_client_loss_by_hand():
+    """Cross-entropy, ratio alpha times that of asked labels, beta times KL to the head's view of generated features."""
+    loss, drawn, batch, params, model = client_loss(alpha=0.7, beta=0.4, decay=0.9)
     (labels_y, for_y), (asked, for_asked) = drawn
     assert torch.equal(labels_y, batch.y) and len(asked) == 6 and asked.min() >= 0 and asked.max() < 4
     logits = model(params, batch.x, training=False)
@@ -128,6 +133,11 @@ def test_client_loss_by_hand():
     expected = F.cross_entropy(logits, batch.y) + 0.4 * 0.9**2 * kl
     expected += 6 / 8 * 0.7 * 0.9**2 * F.cross_entropy(F.linear(for_asked, *head), asked)
     assert float(loss) == pytest.approx(float(expected))
+
+
+def test_all_labels_are_asked_for_equally_often():
+    _, (_, (asked, _)), *_ = client_loss(client_batch=4000)
+    assert asked.bincount(minlength=4).tolist() == pytest.approx([1000] * 4, abs=140)  # five standard deviations
 
 
 def test_every_step_has_noise_of_its_own_and_a_shorter_batch_the_same_for_its_examples():
