@@ -23,9 +23,9 @@ from fedexp.errors import ConfigError
 
 
 def lopsided():
-    """Client 0 holds classes 0 (6 times) and 2 (3 times) of four; client 1 all."""
-    world = make_world([9, 8])
-    world.y[world.of(0)] = torch.tensor([0, 0, 0, 0, 0, 0, 2, 2, 2])
+    """Client 0 holds classes 0 (6 times), 2 (3 times) and 3 (once) of four; client 1 all."""
+    world = make_world([10, 8])
+    world.y[world.of(0)] = torch.tensor([0, 0, 0, 0, 0, 0, 2, 2, 2, 3])
     world.y[world.of(1)] = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
     return world
 
@@ -43,7 +43,8 @@ def test_alpha_1_is_fedavg(kind):
 
 
 @pytest.mark.parametrize(
-    ("scaling", "scale"), [("missing", [1.0, 0.2, 1.0, 0.2]), ("proportional", [1.0, 0.2, 0.2 + 0.8 * 0.5, 0.2])]
+    ("scaling", "scale"),
+    [("missing", [1.0, 0.2, 1.0, 1.0]), ("proportional", [1.0, 0.2, 0.2 + 0.8 / 2, 0.2 + 0.8 / 6])],
 )
 def test_one_step_by_hand(scaling, scale):
     """The product of weights and features is scaled by class, the bias is not."""
