@@ -1,5 +1,7 @@
 """SCAFFOLD, option II: two clients and two rounds by hand, momentum's effective steps, bytes."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from worlds import by_hand, make_context, make_model, make_world, rounds
@@ -8,6 +10,7 @@ from fedexp import tree
 from fedexp.algorithms.scaffold import Scaffold
 from fedexp.engine import Client, Local, client_rows
 from fedexp.errors import ConfigError
+from fedexp.selection.uniform import Uniform
 
 
 def step(params, grads, control, own, lr):
@@ -62,6 +65,23 @@ def test_server_control_moves_by_the_share_that_took_part():
     own = controls(state, [0, 1, 2, 3])["head.weight"]
     torch.testing.assert_close(state["control"]["head.weight"], own.sum(0) / 4)
     assert (own.flatten(1).abs().sum(1) > 0).sum() == 1
+
+
+def test_a_client_that_is_drawn_twice_moves_the_server_control_once():
+    """As CluSamp may draw it; its two uploads are equal."""
+
+    @dataclass(frozen=True)
+    class Twice(Uniform):
+        def select(self, memory, ctx, gen):
+            return torch.tensor([2, 0, 2])
+
+    world = make_world([6, 6, 6, 6])
+    local = Local(epochs=1, batch_size=100, lr=0.5, momentum=0.0)
+    ctx = make_context(make_model("linear", world), world, local, cohort=3)
+    state = rounds(Scaffold(selection=Twice()), ctx, 1)[-1].after
+    own = controls(state, [0, 1, 2, 3])["head.weight"]
+    assert own.flatten(1).abs().sum(1).gt(0).tolist() == [True, False, True, False]
+    torch.testing.assert_close(state["control"]["head.weight"], own.sum(0) / 4)
 
 
 @pytest.mark.parametrize(("weights", "share"), [("examples", [0.25, 0.75]), ("uniform", [0.5, 0.5])])
