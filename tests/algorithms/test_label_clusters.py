@@ -22,6 +22,7 @@ from fedexp.errors import ConfigError
 from fedexp.measure.skew import shares
 from fedexp.models import Classifier, Model
 from fedexp.randomness import generator
+from fedexp.system.devices import Devices
 
 SOURCES = ["counted", "noisy", "random_inputs", "bias", "bias_published"]
 
@@ -228,6 +229,18 @@ def test_artifacts_show_true_beside_inferred():
 def test_settings_are_checked(settings, key):
     with pytest.raises(ConfigError, match=rf"^algorithm\.{key}="):
         LabelClusters(**settings)
+
+
+@pytest.mark.parametrize("labels", SOURCES)
+def test_only_what_is_inferred_from_models_needs_an_answer_from_every_client(labels):
+    world = make_world()
+    ctx = make_context(make_model("linear", world), world, LOCAL)
+    failing = clusters(labels, system=Devices(dropout=0.5))
+    if labels in ("counted", "noisy"):
+        failing.check(ctx)
+    else:
+        with pytest.raises(ConfigError, match=r"^system=Devices: LabelClusters needs an answer from every client"):
+            failing.check(ctx)
 
 
 def test_more_clusters_than_clients_and_a_head_without_a_bias_are_refused():
