@@ -111,6 +111,14 @@ def test_an_estimate_averages_all_third_clients():
     assert float(torch.tensor(drawn).std()) == pytest.approx(math.hypot(a, b) / 2, rel=0.2)
 
 
+def test_drawn_estimates_stay_cosines():
+    """The bounds are three standard deviations away, and thousands of pairs are estimated, half of each sign."""
+    state = met({(0, other): 0.999 * (-1) ** other for other in range(1, 161)})
+    found = known(infer(Cadis(), state, 0.999, clients=161), "similarity")
+    assert len(found) == 161 * 160 // 2
+    assert (min(found.values()), max(found.values())) == (-1, 1)
+
+
 def test_known_pairs_are_never_replaced_by_estimates():
     given = {(0, 1): 0.2, (0, 2): 0.999, (1, 2): 0.999, (2, 3): 0.5}
     found = infer(Cadis(), met(given), 0.9)
@@ -158,13 +166,13 @@ def test_more_pairs_than_there_is_room_for_are_refused():
 
 
 def test_q_matrix_by_hand():
-    """Similarities .8, .6 and -.9: over all, (s + .9) / 1.9; over positive ones, (s - .6) / .4, and 0 for -.9.
+    """Similarities .8, .6, -.9 and 0: over all, (s + .9) / 1.9; over positive ones, (s - .6) / .4, else 0.
 
-    Client 3 met nobody.
+    Client 3 met client 2 alone.
     """
-    state = met({(0, 1): 0.8, (0, 2): 0.6, (1, 2): -0.9})
-    a, b = 17 / 19, 15 / 19
-    expected = tensor([1, a, b, 0], [a, 1, 0, 0], [b, 0, 1, 0], [0, 0, 0, 1])
+    state = met({(0, 1): 0.8, (0, 2): 0.6, (1, 2): -0.9, (2, 3): 0.0})
+    a, b, c = 17 / 19, 15 / 19, 9 / 19
+    expected = tensor([1, a, b, 0], [a, 1, 0, 0], [b, 0, 1, c], [0, 0, c, 1])
     torch.testing.assert_close(Cadis().quotients(state, 4), expected)
     expected = tensor([1, 0.5, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1])
     torch.testing.assert_close(Cadis(rescaling="positive").quotients(state, 4), expected)
@@ -214,6 +222,17 @@ def test_weights_of_two_known_clusters_are_the_closed_form():
     assert weights.tolist() == [0.5] * 4
     clusters, weights = Cadis().cluster(state, torch.tensor([0, 1, 3]), torch.tensor([10, 20, 30]), 5)
     assert clusters == 2 and weights.tolist() == [5, 10, 30]
+
+
+def test_epsilon_0_makes_one_cluster_of_all_and_epsilon_1_asks_for_equal_directions():
+    """Client 3 has met nobody."""
+    state = met({(0, 1): 1.0, (0, 2): 0.6})
+    ids, sizes = torch.tensor([0, 1, 3]), torch.tensor([10, 20, 30])
+    for counted, members in (("participants", 3), ("all", 5)):
+        found, weights = Cadis(epsilon=0, cluster_size=counted).cluster(state, ids, sizes, 5)
+        assert found == 1 and weights.tolist() == [10 / members, 20 / members, 30 / members]
+    found, weights = Cadis(epsilon=1, epsilon_largest=1).cluster(state, torch.tensor([0, 1, 2]), sizes, 5)
+    assert found == 2 and weights.tolist() == [5, 10, 30]
 
 
 def test_clients_that_share_a_similar_client_are_one_cluster():
