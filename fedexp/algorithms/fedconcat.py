@@ -126,8 +126,9 @@ class FedConcat(FedAvg):
         models = settled["params"]
         if single := ", ".join(map(str, of_one_class(settled["assigned"], ctx.world.label_counts))):
             log.warning(
-                "cluster %s holds a single class: an encoder that has seen no other can give features far larger than "
-                "the others', from which the classifier may not learn; try other algorithm.clustering.clusters", single,
+                "clusters that hold a single class: %s; an encoder that has seen no other can give features far larger "
+                "than the others', from which the classifier may not learn; try other algorithm.clustering.clusters",
+                single,
             )  # fmt: skip
         return {**kept, "params": {**encoders(models), **first_head(models, self.classifier_start, ctx.seed)}}
 
