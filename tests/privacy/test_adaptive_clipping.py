@@ -47,6 +47,8 @@ def test_noise_costs_with_the_count_s_what_z_does():
     deviation = float(privacy.deviation({"clip_norm": torch.tensor(1.0, dtype=torch.float64)}, ctx))
     assert deviation == pytest.approx(1.00503782, abs=1e-8)
     assert deviation**-2 + (2 * 100 / 20) ** -2 == pytest.approx(1.0)
+    louder = AdaptiveClipping(noise_multiplier=2.0).deviation({"clip_norm": torch.tensor(1.0)}, ctx)
+    assert float(louder) == pytest.approx((1 / 4 - 1 / 100) ** -0.5)
     assert privacy.deviation({"clip_norm": torch.tensor(0.25)}, ctx) == pytest.approx(deviation / 4)
     assert privacy.metrics(privacy.init(ctx), 3, ctx, "poisson")["epsilon"] == pytest.approx(
         super(AdaptiveClipping, privacy).metrics({}, 3, ctx, "poisson")["epsilon"]
