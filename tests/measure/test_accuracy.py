@@ -1,5 +1,7 @@
 """Accuracy by class, and how it is written."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from worlds import make_world
@@ -17,6 +19,12 @@ def says(labels, classes=4):
         return torch.nn.functional.one_hot(torch.tensor(now), classes).double()
 
     return predict
+
+
+def world_with(labels):
+    """A world with test examples of these labels."""
+    world = make_world()
+    return replace(world, test_x=world.test_x[:1].repeat(len(labels), 1, 1, 1), test_y=torch.tensor(labels))
 
 
 def test_confusion_by_hand():
@@ -50,6 +58,21 @@ def test_logits_that_are_no_numbers_predict_no_class():
     frame = confusion.per_class(counts, world.test_counts, list("abcd"))
     assert frame.examples.tolist() == world.test_counts.tolist()
     assert float((frame.accuracy * frame.examples).sum()) == pytest.approx(20)
+
+
+def test_by_class_counts_the_class_s_own_examples():
+    """Of four classes with 5, 3, 1 and 0 test examples; the first of each class is mistaken for the next class."""
+    labels = [0, 0, 0, 0, 0, 1, 1, 1, 2]
+    world = world_with(labels)
+    found = accuracy.by_class(says([1, 0, 0, 0, 0, 2, 1, 1, 3]), world)
+    assert found.tolist() == pytest.approx([4 / 5, 2 / 3, 0, 0])
+    assert accuracy.by_class(says(labels), world).tolist() == [1, 1, 1, 0]
+
+
+def test_what_chance_may_give_by_hand():
+    """The commonest of 100 test examples is of class 1, 36 times: two standard errors are 2 * .048."""
+    world = world_with([0] * 20 + [1] * 36 + [2] * 24 + [3] * 20)
+    assert accuracy.by_chance(world) == pytest.approx((0.36, 0.456))
 
 
 def test_per_class_accuracy_and_a_class_without_examples():
