@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from fedexp.errors import ConfigError
-from fedexp.models import convolution, recurrent
+from fedexp.models import convolution, pooling, recurrent
 from fedexp.randomness import uniform
 
 _BETWEEN_USES = 0x9E3779B1  # between the keys of two uses of a dropout; keys of two steps differ by 1
@@ -92,6 +92,11 @@ def keep(values: dict[str, Tensor]) -> None:
     step to step.
     """
     _current.training.statistics.update(values)
+
+
+def _is_transformed() -> bool:
+    """Whether a loss's own torch.func.grad or forward-mode derivative is at work, for which own forms have no rule."""
+    return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -185,8 +190,7 @@ class Convolution(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
         tile = now.tiles.get(self.path) if now is not None else None
-        within = torch._C._are_functorch_transforms_active()  # a loss's torch.func.grad, for which tiles have no rule
-        if tile is None or (within and tile != STACKED):
+        if tile is None or (tile != STACKED and _is_transformed()):
             return super().forward(x)
         if tile == STACKED:
             from fedexp.models import stacked  # needs Triton, which PyTorch has only where it can have a GPU
@@ -207,13 +211,23 @@ class Convolution(nn.Conv2d):
 
 
 class MaxPool(nn.MaxPool2d):
-    """Max-pooling that, for a client alone on a CPU, uses channels-last memory: several times faster in PyTorch."""
+    """Max-pooling that, on a CPU, is computed in the fastest way for a client alone and where no gradient is needed."""
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
-        if now is None or not now.alone or x.device.type != "cpu" or x.dim() != 4:
+        free = now.alone if now is not None else not (torch.is_grad_enabled() and x.requires_grad)
+        if not free or x.device.type != "cpu" or x.dim() != 4 or _is_transformed():
             return super().forward(x)
+        if self._halves_both_sides and min(x.shape[2:]) > 1:
+            return pooling.pooled(x)
         return super().forward(x.contiguous(memory_format=torch.channels_last))
+
+    @property
+    def _halves_both_sides(self) -> bool:
+        """Whether its windows are of 2x2 and lie side by side."""
+        settings = (self.kernel_size, self.stride, self.padding, self.dilation)
+        pairs = [each if isinstance(each, tuple) else (each, each) for each in settings]
+        return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not self.ceil_mode and not self.return_indices
 
 
 class Linear(nn.Linear):
