@@ -72,7 +72,7 @@ def _counts(classes: int, size: int, excess: int, shape: str, random: np.random.
     """Examples of each class [C] that client 0 holds: `size` in all, `excess` of them above uniform."""
     uniform = size // classes
     # With s classes above uniform, (C - s) uniform shares remain to take from, and each of the s takes at least one.
-    most = 1 if shape == "peak" else min(classes - 1, classes - -(-excess // uniform), max(1, excess))
+    most = 1 if shape == "peak" else min(classes - -(-excess // uniform), max(1, excess))
     above = int(random.integers(1, most + 1))
     order = random.permutation(classes)
     counts = np.full(classes, uniform)

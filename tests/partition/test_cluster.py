@@ -94,6 +94,16 @@ def test_balanced_single_cluster():
     assert len({tuple(np.flatnonzero(row)) for row in table[60:]}) > 10
 
 
+def test_every_example_of_a_class_may_be_needed():
+    parts = multi_cluster(like([50, 50]), 10, 0, [1], mean=10, deviation=0)
+    assert len(torch.cat(parts).unique()) == 100
+
+
+def test_a_cluster_of_few_classes_holds_one_of_them():
+    dataset = like([100] * 4)
+    assert ((counts(dataset, single_cluster(dataset, 8, 0, share=0.5, mean=20)) > 0).sum(1) == 1).all()
+
+
 def test_unbalanced_single_cluster():
     dataset = like([500] * 100)
     parts = single_cluster(dataset, 100, 1, share=0.6, mean=160, deviation=14)

@@ -44,6 +44,21 @@ def test_a_peak_has_the_counts_of_the_construction(mnist, target):
     assert all(sorted(row.tolist()) == [low] * 9 + [high] for row in counts)
 
 
+@pytest.mark.parametrize("shape", ["random", "peak"])
+@pytest.mark.parametrize("excess", [1, 5, 13])
+def test_what_is_above_uniform_is_below_it_elsewhere(shape, excess):
+    """Four classes, 24 examples a client, of which so many are above six of a class; others share the lack as evenly
+    as they can (peak), or at random."""
+    dataset = make_dataset(np.repeat(np.arange(4), 24))
+    for seed in range(10):
+        row = counts_of(dataset, emd(dataset, 4, seed, excess / 12, shape=shape))[0] - 6
+        assert row.clamp_min(0).sum() == excess
+        assert row.sum() == 0
+        if shape == "peak":
+            assert row.max() == excess
+            assert row.sort().values[:3].max() - row.min() <= 1
+
+
 def test_clients_hold_the_shifts_of_one_distribution(mnist):
     counts = counts_of(mnist, emd(mnist, 20, 3, 1.08)).tolist()
     for client, row in enumerate(counts):

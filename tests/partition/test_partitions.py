@@ -107,6 +107,28 @@ def test_a_published_draw_of_nearly_no_shares_is_drawn_again():
         assert max(len(part) for part in parts) <= 333 + 100
 
 
+def test_a_client_with_an_even_share_gets_no_more_and_one_example_is_enough():
+    """The second example goes to the client that has not had the first, whoever draws the larger share of it."""
+    for seed in range(10):
+        parts = dirichlet(make_dataset([0, 1]), 2, seed, 0.1, "class_split", min_size=0, tries=1)
+        assert sorted(part.tolist() for part in parts) == [[0], [1]]
+
+
+def test_hsu_passes_over_classes_without_examples_and_takes_any_that_is_left():
+    """Of classes 0, 1 and 3, where nearly all clients want a single one, and many want class 2, which is empty."""
+    labels = torch.tensor([0, 1, 3]).repeat_interleave(40)
+    rest = []
+    for seed in range(5):
+        parts = dirichlet(make_dataset(labels), 12, seed, alpha=1e-3)
+        table = counts(parts, labels)
+        assert table.sum(0).tolist() == [40, 40, 0, 40, 0, 0, 0, 0, 0, 0]
+        assert table.sum(1).tolist() == [10] * 12
+        rest.append(table)
+    mixed = torch.cat(rest)
+    mixed = mixed[(mixed > 0).sum(1) > 1]
+    assert all((mixed[:, label] > 0).any() for label in (0, 1, 3))
+
+
 def test_classes_follow_the_published_draw():
     """Client i owns class i mod C; seed 1 gives FedConcat's {0, 2} and {1, 9} for the first two clients."""
     data = make_dataset(torch.arange(10).repeat(300))
@@ -148,7 +170,8 @@ def test_natural_is_the_sources_own():
             lambda d: dirichlet(d, 10, 2**32, alpha=1.0, construction="class_split", published_draw=True),
             r"published_draw=true: takes a seed .* from 0 to 4294967295, not 4294967296",
         ),
-        (lambda d: shards(d, 5, 0, per_client=1), r"clients=5: 5 x 1 shards leave some"),
+        (lambda d: shards(d, 5, 0, per_client=1), r"clients=5: 5 x 1 shards leave some .* use at least 10 clients"),
+        (lambda d: shards(d, 3, 0, per_client=3), r"clients=3: 3 x 3 shards leave some .* use at least 4 clients"),
         (lambda d: shards(d, 955, 0, per_client=1), r"class 0 has 91 examples for 96 shards; use fewer clients"),
         (lambda d: shards(d, 20, 0, per_client=11), r"per_client=11: must be from 1 to 10"),
         (lambda d: classes(d, 9, 0), r"clients=9: fewer clients than the 10 classes"),

@@ -37,6 +37,11 @@ def test_a_size_beyond_all_bounds_is_all_examples_of_a_class(log_mean):
     assert [len(part) for part in parts] == [20] * 4
 
 
+def test_a_client_holds_at_least_one_example_of_each_of_its_labels():
+    parts = power_law(make_dataset(torch.arange(60) % 3), 4, 0, labels_per_client=2, log_mean=-9.0, log_deviation=0)
+    assert [len(part) for part in parts] == [2] * 4
+
+
 def test_more_labels_than_classes_is_an_error():
     with pytest.raises(ConfigError, match=r"partition.labels_per_client=5"):
         power_law(make_dataset([0, 1, 2]), 4, 0, labels_per_client=5, log_mean=1, log_deviation=1)

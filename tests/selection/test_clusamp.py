@@ -61,6 +61,8 @@ def test_distances_by_hand():
     assert angle == pytest.approx([0, math.pi / 2, 0, math.pi, math.acos(0.6), 0], abs=1e-15)
     assert CluSamp(distance="l1").distances(first, store)[0].tolist() == [0, 8, 7, 21, 6, 7]
     assert CluSamp(distance="l2").distances(first, store)[0].tolist() == [0, 50, 25, 225, 20, 25]
+    near = stored(2, {0: {"w": torch.tensor([1e-160, 0.5])}, 1: {"w": torch.tensor([1e-160, 0.0])}})
+    assert CluSamp(distance="l2").distances(first, near)[0].tolist() == [0, 0.25]
 
 
 @pytest.mark.parametrize("distance", ["arccos", "l1", "l2"])

@@ -44,6 +44,12 @@ def context(sizes=SIZES, kind="linear", **settings):
     return make_context(make_model(kind, world), world, LOCAL, **settings)
 
 
+@pytest.mark.parametrize(("cohort", "candidates"), [(2, 4), (3, 5), (5, 5)])
+def test_candidates_are_twice_the_cohort_where_there_are_so_many(cohort, candidates):
+    ctx = context([1] * 5, cohort=cohort)
+    assert len(PowerOfChoice().select({}, ctx, torch.Generator())) == candidates
+
+
 def test_candidates_and_the_chosen_by_hand():
     """p (.4, .3, .2, .1), losses (1, 4, 2, 3), d 3, K 2: of 4,000 draws within four deviations."""
     ctx, gen = context([4, 3, 2, 1], cohort=2), torch.Generator().manual_seed(0)
