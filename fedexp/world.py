@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedexp.data.dataset import Transform, are_tokens
+from fedexp.data.transform import Transform, are_tokens
 from fedexp.randomness import mix, uniform
 
 

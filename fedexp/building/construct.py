@@ -13,7 +13,8 @@ from torch import nn
 from fedexp.algorithms.fedavg import FedAvg
 from fedexp.config.bounds import hints
 from fedexp.config.constructors import PARTS, arguments
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import ConfigError, require
 from fedexp.record.tracker import Tracker
 

@@ -8,7 +8,8 @@ from omegaconf import DictConfig
 from fedexp.building.construct import construct
 from fedexp.config.constructors import of_fedexp
 from fedexp.config.schema import section
-from fedexp.data.dataset import Dataset, Transform, are_tokens
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform, are_tokens
 from fedexp.errors import require
 from fedexp.models.convolution import channels_last
 from fedexp.partition.quantity import thinned

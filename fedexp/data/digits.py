@@ -5,7 +5,8 @@ from math import ceil
 import torch
 import torch.nn.functional as F
 
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import require
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fedexp.data import leaf
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import ConfigError, require
 from fedexp.randomness import numpy_generator
 

@@ -16,7 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from fedexp.data.cache import cached
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import ConfigError, require
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,8 @@
 
 import torch
 
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import require
 
 _MOST_CLASSES = 100_000  # more would fill the memory, since each client's examples are counted by class

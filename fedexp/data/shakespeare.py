@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from fedexp.data import leaf
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import require
 
 # LEAF's vocabulary; a token is a character's place in it.

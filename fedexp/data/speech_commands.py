@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedexp.data.archive import unpack
 from fedexp.data.cache import cached
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
 from fedexp.data.mfcc import mfcc
+from fedexp.data.transform import Transform
 from fedexp.errors import ConfigError, require
 
 KEYWORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")

@@ -7,8 +7,9 @@ from zipfile import BadZipFile
 import torch
 
 from fedexp.data.archive import unpack
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
 from fedexp.data.image_folder import decoded
+from fedexp.data.transform import Transform
 from fedexp.errors import ConfigError, require
 
 _URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"

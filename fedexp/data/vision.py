@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedexp.data.dataset import Dataset, Transform
+from fedexp.data.dataset import Dataset
+from fedexp.data.transform import Transform
 from fedexp.errors import ConfigError, require
 
 # Each data set's folder below dataset.root, and its files: shown to a user who must place them by hand.

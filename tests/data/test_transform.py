@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torchvision.transforms.functional import rotate
 
 from fedexp.data import Transform
@@ -93,6 +94,22 @@ def test_every_padding_that_is_allowed_works_as_far_as_it_is_allowed(mode):
         made(Transform(crop=8, pad=7, pad_mode=mode), [1, 8, 8], train=3, test=2).transform(x, torch.arange(3)).shape
         == x.shape
     )
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_crops_are_pieces_of_the_padded_image_some_of_them_flipped(mode, flip, layout):
+    x, keys = torch.rand(40, 3, 6, 9).contiguous(memory_format=layout), torch.arange(40)
+    found = Transform(crop=5, pad=3, pad_mode=mode, flip=flip)(x, keys)
+    turned = 0
+    for image, key, crop in zip(F.pad(x, (3, 3, 3, 3), mode=mode), keys, found):
+        down, across, turn, _ = uniform(key, 4).tolist()
+        top, left = int(down * 8), int(across * 11)  # of 12 x 15 pixels
+        piece = image[:, top : top + 5, left : left + 5]
+        assert torch.equal(crop, piece.flip(-1) if flip and turn < 0.5 else piece)
+        turned += flip and turn < 0.5
+    assert 10 < turned < 30 or not flip
 
 
 def test_flip_turns_half_and_is_drawn_anew_for_every_key():
