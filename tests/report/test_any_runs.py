@@ -157,6 +157,7 @@ def test_equal_differences_have_no_interval(tmp_path):
     fedcat, fedprox = (values(page, name, sheet) for name in ("fedcat", "fedprox"))
     assert (fedcat["points"], fedcat["95% interval"], fedcat["excludes 0"]) == ("+0.28", NOTHING, NOTHING)
     assert (fedprox["points"], fedprox["95% interval"], fedprox["excludes 0"]) == ("+0.00", NOTHING, "no")
+    assert "also differs in" not in fedcat  # a column for those that do
 
 
 def test_what_was_only_measured_parts_no_seeds(tmp_path):
