@@ -15,7 +15,7 @@ from fedexp.engine.contract import ClientFunctions, Question, Trained
 from fedexp.engine.local_training import LocalTraining, Task
 from fedexp.engine.steps import Recordings
 from fedexp.engine.vectorized import train_vectorized
-from fedexp.engine.worker import keep_freed_memory, train_one_by_one
+from fedexp.engine.worker import train_one_by_one
 from fedexp.engine.worker_pool import WorkerPool, in_child
 from fedexp.errors import Interrupted, require
 from fedexp.models.classifier import Model
@@ -42,8 +42,6 @@ class Engine:
             not hardware.compile or self.mechanism == "vectorized", "hardware.compile", True,
             "compiling is for vectorized cohorts, not for workers; add hardware.engine=vectorized",
         )  # fmt: skip
-        if self.mechanism == "workers":
-            keep_freed_memory()
         if hardware.compile:
             torch.compiler.reset()  # what an earlier run compiled would be tried first, at each step
         self.pools: list[WorkerPool] = []  # one per algorithm: the run's own, and those that evaluation trains with

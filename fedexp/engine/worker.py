@@ -38,6 +38,7 @@ def train_one_by_one(
     training: LocalTraining, algorithm: ClientFunctions, number: int, tasks: list[Task], received: Tree, threads: int
 ) -> Tree:
     """Train all clients in this process, one after another, each on so many threads of the CPU."""
+    keep_freed_memory()
     with on_threads(threads):
         done = [training.train(algorithm, number, task, tree.take(received, row)) for row, task in enumerate(tasks)]
     returned.alike("upload or remember", done)
@@ -90,6 +91,7 @@ def serve(
         signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     torch.set_num_threads(1)
+    keep_freed_memory()
     training = replace(training, stopped=lambda: os.getppid() != server)  # a server that was killed cannot say so
     with suppress(EOFError, OSError):  # of the pipe: the server has gone, or has given up on this round
         while True:
@@ -120,8 +122,7 @@ def _shared(row: Tensor, count: int, one: bool = False) -> Tensor:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep this process's freed memory, and that of the workers that it will start: returning activations to
-    the system costs a page fault per page in every step and in every batch of an evaluation."""
+    """Let glibc keep freed memory: returning activations to the system costs a page fault per page in every step."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
