@@ -29,8 +29,6 @@ from fedexp.tree import Params, Stack, Tree
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 1000  # examples in one forward pass
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierRounds(FedAvg):
@@ -137,14 +135,15 @@ class FedConcat(FedAvg):
         training images only if these are not augmented anew for every batch."""
         world, frozen = ctx.world, encoders(state["params"])
         anew = self.augmented and world.transform.augments
-        tests = (world.prepare_test(slice(start, start + _CHUNK)) for start in range(0, len(world.test_y), _CHUNK))
+        starts = range(0, len(world.test_y), world.at_once)
+        tests = (world.prepare_test(slice(start, start + world.at_once)) for start in starts)
         test_x = _features(ctx.model, frozen, tests)
         encoder: nn.Module = nn.Identity()
         if anew:
             encoder = Concatenation(ctx.model, frozen)
             world = replace(world, test_x=test_x, test_transform=Transform())
         else:
-            rows = torch.arange(len(world.y), device=world.device).split(_CHUNK)
+            rows = torch.arange(len(world.y), device=world.device).split(world.at_once)
             x = _features(ctx.model, frozen, (world.prepare(part) for part in rows))
             world = replace(world, x=x, test_x=test_x, transform=Transform(), test_transform=None, noise=None)
         return replace(ctx, world=world, model=head_over(encoder, head(state["params"])), engine=None)

@@ -90,9 +90,9 @@ class Examples:
         """int64 [C], on the device."""
         return self.world.label_counts[self.client].to(self.world.device, copy=True)
 
-    def batches(self, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
-        """(x, y) of up to `size` examples at a time."""
-        for rows in self.rows.split(size):
+    def batches(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """(x, y) of up to `size` examples at a time; None: as many as suit the device."""
+        for rows in self.rows.split(size or self.world.at_once):
             yield self.world.prepare(rows), self.world.y[rows]
 
     def each(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

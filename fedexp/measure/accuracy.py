@@ -12,8 +12,9 @@ from fedexp.models.convolution import channels_last
 from fedexp.world import World
 
 
-def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(logits, labels) of all test examples, `chunk` at a time."""
+def _answers(predict: Callable[[Tensor], Tensor], world: World, chunk: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """(logits, labels) of all test examples, `chunk` at a time; None: as many as suit the device."""
+    chunk = chunk or world.at_once
     for start in range(0, len(world.test_y), chunk):
         rows = slice(start, start + chunk)
         labels, logits = world.test_y[rows], predict(channels_last(world.prepare_test(rows)))
@@ -27,7 +28,7 @@ def predicted(logits: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> tuple[Tensor, Tensor]:
+def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int | None = None) -> tuple[Tensor, Tensor]:
     """(accuracy, mean cross-entropy) of predict(x) -> logits over all test examples: float64, on the device."""
     hits = loss = torch.zeros((), dtype=torch.float64, device=world.device)
     for logits, labels in _answers(predict, world, chunk):
@@ -37,7 +38,7 @@ def test(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) ->
 
 
 @torch.no_grad()
-def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int = 500) -> Tensor:
+def confusion(predict: Callable[[Tensor], Tensor], world: World, chunk: int | None = None) -> Tensor:
     """How many test examples of class i (row) are predicted as class j (column): int64 [C, C], on the CPU."""
     pairs = [torch.stack([labels, predicted(logits)]) for logits, labels in _answers(predict, world, chunk)]
     true, found = torch.cat(pairs, 1).cpu()

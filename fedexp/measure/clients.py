@@ -17,7 +17,6 @@ from fedexp.round import Round, first_models, personal_models, tuned_models
 from fedexp.tree import Params
 from fedexp.world import World
 
-_CHUNK = 500  # examples in one forward pass
 _AT_ONCE = 50  # clients whose models are in memory at once
 
 Models = Callable[[Tensor], list[Params]]  # from clients' ids [n] to their models
@@ -119,7 +118,7 @@ def _right(model: Model, params: Params, world: World, rows: Tensor) -> float:
     """A model's accuracy on the training examples `rows`."""
     hits = [
         accuracy.predicted(model(params, world.prepare(part), training=False)) == world.y[part]
-        for part in rows.split(_CHUNK)
+        for part in rows.split(world.at_once)
     ]
     return float(torch.cat(hits).double().mean())
 

@@ -40,6 +40,19 @@ def test_confusion_by_hand():
     assert float(hits) == pytest.approx(int(counts.diagonal().sum()) / 40)
 
 
+def test_a_cpu_is_given_few_examples_at_a_time_and_each_once():
+    world = world_with([0, 1, 2, 3] * 50)
+    seen = []
+
+    def predict(x):
+        seen.append(len(x))
+        return torch.ones(len(x), 4)
+
+    accuracy.test(predict, world)
+    assert max(seen) <= 100
+    assert sum(seen) == 200
+
+
 def test_logits_that_are_no_numbers_predict_no_class():
     """Not class 0, whose share a diverged model would otherwise have as its accuracy, and by which it may reach a
     target."""
