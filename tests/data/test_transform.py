@@ -24,6 +24,9 @@ def test_standardise_is_per_image():
     torch.testing.assert_close(y.std(1, correction=0), torch.ones(4))
     flat = Transform(standardise=True)(torch.full((1, 1, 4, 4), 7, dtype=torch.uint8))
     assert flat.abs().max() == 0  # no division by a zero deviation
+    spot = torch.zeros(1, 1, 4, 4, dtype=torch.uint8)
+    spot[0, 0, 1, 2] = 51  # mean 0.2 / 16, deviation 0.05: below 1 / sqrt(16), by which it is divided
+    assert float(Transform(standardise=True)(spot).max()) == pytest.approx((0.2 - 0.2 / 16) * 4)
 
 
 def test_crop_takes_every_place_and_test_takes_the_centre():
@@ -126,6 +129,11 @@ def test_padding_by_reflection():
     y = Transform(crop=4, pad=2, pad_mode="reflect")(x.expand(200, 1, 4, 4), torch.arange(200))
     assert y.min() >= 0
     assert len({tuple(one.flatten().tolist()) for one in y}) == 25
+
+
+def test_whatever_changes_training_images_augments():
+    assert all(transform.augments for transform in (Transform(crop=4), Transform(flip=True), Transform(rotate=0.5)))
+    assert not Transform(mean=[0.5], std=[0.5], standardise=True).augments
 
 
 def test_rotation_by_zero_changes_nothing_and_small_ones_little():
