@@ -101,7 +101,7 @@ class Transform:
     def _cropped(self, x: Tensor, chance: Tensor, flipped: Tensor | None) -> Tensor:
         """Crops of x [n, c, h, w] out of its padded images, some of them flipped [n, 1]: every pixel is fetched once,
         from where it lies in x. chance: fractions [n, 2 or more] of the way down and across."""
-        if self.pad_mode == "constant":
+        if self.pad and self.pad_mode == "constant":
             x = F.pad(x, (self.pad,) * 4)
         down, across = (self._places(way, side) for way, side in zip(chance.T, x.shape[-2:]))
         if flipped is not None:
