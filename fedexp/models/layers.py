@@ -215,7 +215,7 @@ class MaxPool(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         now = _current.training
-        free = now.alone if now is not None else not (torch.is_grad_enabled() and x.requires_grad)
+        free = now.alone if now is not None else not pooling.needs_gradient(x)
         if not free or x.device.type != "cpu" or x.dim() != 4 or _is_transformed():
             return super().forward(x)
         if self._halves_both_sides and min(x.shape[2:]) > 1:

@@ -1,4 +1,4 @@
-"""Max-pooling in windows of 2x2, to the same numbers as PyTorch's own, for a client that trains alone on a CPU.
+"""Max-pooling in windows of 2x2 on a CPU, to the same numbers as PyTorch's own.
 
 PyTorch's kernel compares as many channels at once as a register holds, and the others one by one, so that with few
 channels (LeNet and SimpleCNN have six) it can take as long as a convolution. Here whole rows are compared. Of several
@@ -14,15 +14,20 @@ from torch import Tensor
 from torch.autograd import Function
 
 _FEW = 8  # channels: what fits into a register of 32 bytes in float32
-_MANY = 2**16  # numbers: in smaller batches PyTorch's single operation is faster than these dozen
+_MANY = 2**16  # numbers: in smaller batches PyTorch's single operation is faster than the dozen here
 
 
 def pooled(x: Tensor) -> Tensor:
     """The maxima of x [B, C, H, W] in windows of 2x2: [B, C, H // 2, W // 2]; H and W at least 2."""
-    if not (torch.is_grad_enabled() and x.requires_grad):
+    if not needs_gradient(x):
         return torch.maximum(*_halves(torch.maximum(*_halves(x, 2)), 3))
     x = x.contiguous(memory_format=torch.channels_last)
     return _Pooled.apply(x) if x.shape[1] < _FEW and x.numel() >= _MANY else F.max_pool2d(x, 2)
+
+
+def needs_gradient(x: Tensor) -> bool:
+    """Whether what is computed from x now may be differentiated."""
+    return torch.is_grad_enabled() and x.requires_grad
 
 
 def _halves(x: Tensor, dim: int) -> tuple[Tensor, ...]:

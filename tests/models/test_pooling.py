@@ -53,7 +53,7 @@ def test_the_first_of_equal_maxima_gets_the_gradient():
     assert (found.sum((2, 3)) == 1).all()
 
 
-def test_a_number_that_is_none_stays_one():
+def test_nan_is_passed_on():
     x = pictures(300, 2, 12, 12)
     x[0, 1, 2, 3] = torch.nan
     expected = F.max_pool2d(x, 2)
