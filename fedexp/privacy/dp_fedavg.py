@@ -102,7 +102,7 @@ class DpFedAvg(NoPrivacy):
         deviation, draw = self.deviation(memory, ctx) / ctx.cohort, generator(ctx.seed, "privacy noise", number)
 
         def noisy(leaf: Tensor) -> Tensor:
-            return leaf * share + deviation * torch.randn(leaf.shape, generator=draw, dtype=leaf.dtype).to(leaf.device)
+            return leaf * share + deviation * torch.randn(leaf.shape, generator=draw).to(leaf)
 
         return tree.apply(noisy, mean)
 

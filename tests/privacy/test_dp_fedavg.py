@@ -82,6 +82,16 @@ def test_noise_is_z_times_c_on_the_sum_and_its_own_in_each_round():
     assert torch.equal(noise[0], privacy.perturb(zero, 4, {}, context(cohort=4), 0)["a"])
 
 
+def test_noise_is_the_same_in_every_precision():
+    privacy, zero = DpFedAvg(noise_multiplier=2.0), torch.zeros(50)
+    noise = [
+        privacy.perturb({"a": zero.to(kind)}, 4, {}, context(cohort=4), 0)["a"]
+        for kind in (torch.float32, torch.float64)
+    ]
+    assert noise[1].dtype == torch.float64
+    torch.testing.assert_close(noise[0].double(), noise[1], rtol=1e-6, atol=0)
+
+
 def test_the_denominator_is_the_expected_cohort():
     moved = DpFedAvg(noise_multiplier=0.0).perturb({"a": torch.tensor([0.8])}, 1, {}, context(cohort=4), 0)
     assert moved["a"].tolist() == pytest.approx([0.2])
