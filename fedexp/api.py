@@ -2,7 +2,7 @@
 
     import fedexp
 
-    r = fedexp.run("algorithm=fedcat partition=dir0.1", rounds=20)
+    r = fedexp.run("algorithm=fedcat partition=dir0.1", rounds=60)
     r.metrics["test_accuracy"].plot()
     logits = r.model(pictures)                                   # uint8, as the data set has them
     runs = fedexp.sweep("algorithm=fedavg,fedcat seed=0,1,2", rounds=20)

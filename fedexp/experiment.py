@@ -1,5 +1,6 @@
 """The loop of a run: resume, stage, round, evaluate, record."""
 
+import logging
 import signal
 import time
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from fedexp.building import (
     build_tracker,
     warn_of_hardware,
 )
+from fedexp.building.own import reads_rounds
 from fedexp.config import launch
 from fedexp.config.schema import section
 from fedexp.data import Dataset
@@ -35,6 +37,8 @@ from fedexp.record.recorder import Recorder
 from fedexp.record.status import Status
 from fedexp.record.tracker import Tracker
 from fedexp.round import begin, one_round
+
+log = logging.getLogger(__name__)
 
 
 def run(config: DictConfig) -> dict[str, Any]:
@@ -216,6 +220,13 @@ class Experiment:
         """Raise ConfigError unless the saved run can end after `rounds` rounds: it must not be beyond that round, and
         if it was saved exactly there, that round must have been evaluated."""
         number, rounds, rows = state["round"], self.config.rounds, self.recorder.history.rows
+        kind, before = type(self.stages[state["stage"]].algorithm), self.recorder.asked
+        if before is not None and before != rounds and reads_rounds(kind):
+            log.warning(
+                "the code of %s reads the number of rounds, which was %d when this run was saved and is now %d: the "
+                "rounds carried out before stay as they are; to have all of them as with %d, delete %s", kind.__name__,
+                before, rounds, rounds, self.recorder.folder.path,
+            )  # fmt: skip
         ready = number == rounds and rows and rows[-1]["round"] == rounds
         require(
             number < rounds or ready or not self.stages[state["stage"]].counted, "rounds", rounds,

@@ -1,6 +1,7 @@
 """One communication round, the same for every algorithm: select, download, train, upload, aggregate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -101,13 +102,15 @@ def begin(algorithm: FedAvg, state: State, ctx: Context, place: Mapping[str, Any
 def one_round(algorithm: FedAvg, state: State, ctx: Context) -> Round:
     """Carry out the next round. A pure function of its arguments; `state` can be read until the round after it."""
     gen = generator(ctx.seed, "round", state["round"])
-    drawn = returned.ids(algorithm.select(state, ctx, gen), ctx.clients)
+    with _only_read("select", state):
+        drawn = returned.ids(algorithm.select(state, ctx, gen), ctx.clients)
     ids, trained, examples, down, up, seconds = _answers(algorithm, state, drawn, ctx)
     loss, uploads, after = torch.empty(0, dtype=ctx.world.dtype, device=ctx.world.device), {}, state
     if trained is not None:
         loss, uploads = trained.loss, decoded(algorithm, state, trained.uploads, ctx)
         aggregated = _aggregated(algorithm, state, ids, uploads, ctx, gen)
-        learned = algorithm.selection.learn(state["selection"], ids, uploads, ctx)
+        with _only_read("selection.learn", state, uploads):
+            learned = algorithm.selection.learn(state["selection"], ids, uploads, ctx)
         after = {
             **aggregated,
             "memory": client_rows.put(state["memory"], ids, trained.memory),
@@ -138,11 +141,24 @@ def _aggregated(
     of clusters' models can change."""
     before, own = state["params"], ctx.model.own
     single = all(name in own and own[name].shape == leaf.shape for name, leaf in before.items())
-    given = {"uploads": uploads, "params": before}
-    versions = returned.versions(given)
-    after = algorithm.aggregate(state, ids, uploads, ctx, gen)
-    returned.unchanged("aggregate", "the uploads or the State's params", given, versions)
+    with _only_read("aggregate", state, uploads):
+        after = algorithm.aggregate(state, ids, uploads, ctx, gen)
     return returned.state("aggregate", after, ["params", *_START, *_KEPT], before if single else None)
+
+
+@contextmanager
+def _only_read(hook: str, state: State, uploads: Tree | None = None) -> Iterator[None]:
+    """Raise ConfigError where a hook of the server, called within, changes the State that it is given, or the uploads:
+    an interrupted round begins again with the same State. Rows of clients are left out, which `client_rows.put` writes
+    where no State refers to them."""
+    what = "the State" if uploads is None else "the uploads or the State"
+
+    def given() -> Tree:
+        return {"uploads": uploads or {}, "state": client_rows.without_rows(state)}
+
+    before = returned.versions(given())
+    yield
+    returned.unchanged(hook, what, given(), before)
 
 
 def _answers(
@@ -171,7 +187,8 @@ def _answers(
         up = tree.size_in_bytes(trained.uploads)
     each = down / max(1, len(drawn)), up / max(1, len(ids))
     examples = trained.examples if trained else []
-    answers = algorithm.answers(state, ids, examples, len(drawn) - len(ids), *each, ctx)
+    with _only_read("answers", state):
+        answers = algorithm.answers(state, ids, examples, len(drawn) - len(ids), *each, ctx)
     in_time, seconds = returned.answers(answers, len(ids))
     if not in_time.all():
         rows = in_time.nonzero().squeeze(1)
@@ -183,7 +200,8 @@ def _answers(
 def _download(algorithm: FedAvg, state: State, ids: Tensor, ctx: Context) -> Tree:
     """All that crosses down: the algorithm's download, and what clients need to clip their updates."""
     needed = algorithm.privacy.download(state["privacy"])
-    download = returned.tensors("download", algorithm.download(state, ids, ctx), len(ids))
+    with _only_read("download", state):
+        download = returned.tensors("download", algorithm.download(state, ids, ctx), len(ids))
     return {**download, "privacy": tree.spread(needed, len(ids))} if needed else download
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
+from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg, Stage
 from fedexp.models import Classifier
 from fedexp.server_optimizer.momentum import Momentum
@@ -91,6 +92,41 @@ class Misspelt(FedAvg):
     def losses(self, params): return 0.0
     def loss(self, model, params, batch, client):
         return super().loss(model, params, batch, client) + self.losses(params)
+
+@dataclass(frozen=True, kw_only=True)
+class MisspeltSwitch(FedAvg):
+    need_head = True
+    own_weight = True
+
+@dataclass(frozen=True, kw_only=True)
+class CountsClasses(FedAvg):
+    own_weights = True
+    def combine(self, state, ids, uploads, ctx):
+        return tree.mean(uploads["update"], torch.full((len(ids),), float(ctx.model.classes)))
+
+@dataclass(frozen=True, kw_only=True)
+class Typeless(FedAvg):
+    pull = 0.1
+
+@dataclass(frozen=True, kw_only=True)
+class Ending(FedAvg):
+    def metrics(self, state, ctx): return {"last": float(state["round"] == ctx.rounds)}
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(FedAvg):
+    def init(self, ctx, params): return {**super().init(ctx, params), "count": torch.zeros(ctx.clients)}
+    def select(self, state, ctx, gen):
+        ids = super().select(state, ctx, gen)
+        state["count"][ids] += 1
+        return ids
+
+@dataclass(frozen=True, kw_only=True)
+class OfNet(FedAvg):
+    def loss(self, model, params, batch, client): return batch.cross_entropy(model.net(batch.x))
+
+@dataclass(frozen=True, kw_only=True)
+class NoNumber(FedAvg):
+    def loss(self, model, params, batch, client): return super().loss(model, params, batch, client) * float("nan")
 
 @dataclass(frozen=True, kw_only=True)
 class Twin(FedAvg):
@@ -309,7 +345,7 @@ def own_code(monkeypatch):
     ],
 )
 def test_a_model_that_does_not_fit_the_data(monkeypatch, capfd, tmp_path, name, said):
-    assert run(monkeypatch, tmp_path, *FEW, f"model._target_=own_code.{name}", "rounds=1") == 2
+    assert run(monkeypatch, tmp_path, *FEW, "model.name=mine", f"model._target_=own_code.{name}", "rounds=1") == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert said in line
     assert not list(tmp_path.glob("*/metrics.csv"))
@@ -318,7 +354,7 @@ def test_a_model_that_does_not_fit_the_data(monkeypatch, capfd, tmp_path, name, 
 @pytest.mark.parametrize("algorithm", ["fedavg", "ifca", "fedbuff", "fedcat", "fedconcat", "scaffold"])
 def test_a_model_with_a_mask_trains_with_any_algorithm(monkeypatch, tmp_path, algorithm):
     """Truth values and infinities have no difference, from which updates are made."""
-    words = [*words_of(algorithm), "model._target_=own_code.masked", "rounds=3"]
+    words = [*words_of(algorithm), "model.name=mine", "model._target_=own_code.masked", "rounds=3"]
     assert run(monkeypatch, tmp_path, *words) == 0
     params = torch.load(only_folder(tmp_path) / "model.pt")
     for name, entry in (("mask", torch.arange(64) % 3 > 0), ("added", torch.tensor([0.0, -torch.inf]))):
@@ -478,6 +514,63 @@ def test_a_misspelt_hook_is_told(monkeypatch, capfd, tmp_path):
         "Misspelt.agregate is no hook, and nothing calls it: did you mean aggregate?",
         "MisspeltPart.stepp is no hook, and nothing calls it: did you mean step?",
     ]
+
+
+def test_a_misspelt_switch_is_told(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("MisspeltSwitch", "rounds=1")) == 0
+    said = [line for line in capfd.readouterr().out.splitlines() if "is no hook" in line]
+    assert [line.partition("Switch.")[2] for line in said] == [
+        "need_head is no hook, and nothing calls it: did you mean needs_head?",
+        "own_weight is no hook, and nothing calls it: did you mean own_weights?",
+    ]
+
+
+def test_names_that_a_module_answers_to_without_having_them(monkeypatch, tmp_path):
+    """torch.classes has every attribute that it is asked for."""
+    assert run(monkeypatch, tmp_path, *own("CountsClasses", "rounds=1")) == 0
+
+
+def test_a_field_without_a_type_is_told(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("Typeless", "+algorithm.pull=0.5")) == 2
+    assert "; Typeless gives pull no type: write pull: float = ..." in capfd.readouterr().err
+
+
+def test_more_rounds_of_what_depends_on_their_number_are_told(monkeypatch, capfd, tmp_path):
+    told = "the code of Ending reads the number of rounds, which was 2 when this run was saved and is now 3"
+    for rounds, warned in ((2, False), (2, False), (3, True)):
+        assert run(monkeypatch, tmp_path, *own("Ending", f"rounds={rounds}")) == 0
+        assert (told in capfd.readouterr().out) == warned
+    assert metrics(tmp_path)["last"].tolist() == [0, 1, 1]
+
+
+def test_a_state_that_select_changes_in_place_is_refused(monkeypatch, capfd, tmp_path):
+    """The round begins again with the same State if it is interrupted."""
+    assert run(monkeypatch, tmp_path, *own("Counted", "rounds=1")) == 2
+    assert "select: must not change the State in place" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["workers", "vectorized"])
+def test_a_loss_of_the_net_s_own_weights_is_refused(monkeypatch, capfd, tmp_path, engine):
+    assert run(monkeypatch, tmp_path, *own("OfNet", "rounds=1", f"hardware.engine={engine}")) == 2
+    assert "loss: must return a tensor that depends on the weights in params; this one" in capfd.readouterr().err
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_round(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("NoNumber", "rounds=3")) == 0
+    said = capfd.readouterr().out
+    assert "the loss is not a finite number from round 1 on, and the run has ended there" in said
+    assert "no better than chance" not in said
+
+
+@pytest.mark.parametrize("words", [["algorithm=fedprox", "algorithm._target_=own_code.Twin"],
+                                   ["partition=iid", "partition._target_=own_code.wide"],
+                                   ["selection=full", "selection._target_=own_code.Twin"]])  # fmt: skip
+def test_a_class_of_one_s_own_does_not_stand_under_another_name(monkeypatch, capfd, tmp_path, words):
+    option = words[0]
+    assert run(monkeypatch, tmp_path, *FEW, *words, "rounds=1") == 2
+    group = option.partition("=")[0]
+    said = f"is not the class of {option}, under whose name the run would stand; choose {group}=own, or give {group}"
+    assert said in capfd.readouterr().err
 
 
 def test_what_another_class_calls_is_no_misspelt_hook(monkeypatch, capfd, tmp_path):

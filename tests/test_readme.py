@@ -73,9 +73,12 @@ def test_what_wandb_s_sweep_file_asks_for_composes(composer):
     block = re.search(r"    (method: bayes\n(?: {4}.*\n)+)", README.read_text())[1]
     sweep = yaml.safe_load(textwrap.dedent(f"    {block}"))
     assert sweep["command"][1:4] == ["python", "-m", "fedexp"] and sweep["command"][-1] == "${args_no_hyphens}"
-    chosen = {name: each.get("min") or each["values"][0] for name, each in sweep["parameters"].items()}
+    chosen = {
+        name: each.get("value") or each.get("min") or each["values"][0] for name, each in sweep["parameters"].items()
+    }
     config = composer([f"{name}={value}" for name, value in chosen.items()])
     assert (config.algorithm.name, config.local.lr) == (chosen["algorithm"], chosen["local.lr"])
+    assert config.evaluate.on == "holdout" and sweep["metric"]["name"] == "client_accuracy_mean"
 
 
 def test_all_of_them_are_found():

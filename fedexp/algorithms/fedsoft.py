@@ -17,7 +17,7 @@ from fedexp.algorithms.clustered import ChosenByClients, losses
 from fedexp.config.bounds import AtLeast
 from fedexp.engine import Batch, Client, Context, Examples
 from fedexp.models import Model
-from fedexp.tree import Params, Tree
+from fedexp.tree import Params, Stack, Tree
 
 _LEAST = 1e-4  # floor of u_ks, in the published code
 
@@ -42,11 +42,9 @@ class FedSoft(ChosenByClients):
         """The client's shares, estimated anew if they are too old, and whenever it is asked outside of a round."""
         if examples.round is not None and not self._is_due(examples.round, memory):
             return {"importance": memory["importance"]}
-        found = losses(model, download["model"], examples)
-        least = found.amin(0)
+        models = download["model"]
         # Merges can make models equal but for rounding, which must not divide the examples: the first of them counts.
-        near = found <= least + 100 * torch.finfo(found.dtype).eps * (1 + least)
-        nearest = near.int().argmax(0)
+        nearest = _first_equal(model.trained(models))[losses(model, models, examples).argmin(0)]
         shares = torch.bincount(nearest, minlength=self.clusters).to(examples.world.dtype) / len(nearest)
         return {"importance": shares.clamp_min(_LEAST)}
 
@@ -69,3 +67,10 @@ class FedSoft(ChosenByClients):
 
     def _is_due(self, number: int | Tensor, memory: Tree) -> Tensor:
         return number - memory["estimated"] >= self.interval
+
+
+def _first_equal(models: Stack) -> Tensor:
+    """For each of M models the first one that equals it but for rounding: int64 [M]."""
+    weights = torch.cat([leaf.flatten(1) for leaf in models.values()], 1)
+    apart = torch.stack([(weights - each).norm(dim=1) for each in weights])
+    return (apart <= 100 * torch.finfo(weights.dtype).eps * weights.norm(dim=1)).int().argmax(1)

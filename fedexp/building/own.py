@@ -26,9 +26,18 @@ def misspelt(kind: type) -> Iterator[tuple[str, str]]:
     called = {
         name for value in (*functions.values(), *beside, *code) for each in _codes(value) for name in each.co_names
     }
-    for name in functions:
+    fields = {name for each in _own(kind) for name in inspect.get_annotations(each)}
+    values = {name: value for each in _own(kind) for name, value in vars(each).items() if name not in fields}
+    switches = [name for name, value in values.items() if isinstance(value, bool | str)]  # such as needs_head
+    for name in (*functions, *switches):
         if name not in known and name not in called and not name.startswith("_"):
             yield from ((name, hook) for hook in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
+
+
+def reads_rounds(kind: type) -> bool:
+    """Whether the code of a user's class reads an attribute `rounds`, such as the context's."""
+    code = (each for own in _own(kind) for value in vars(own).values() for each in _codes(value))
+    return any("rounds" in each.co_names for each in code)
 
 
 def check_use_of_parts(algorithm: FedAvg) -> None:
@@ -115,9 +124,11 @@ def _is_users(value: Any, kind: type) -> bool:
 
 def _within(value: Any, line: tuple[type, ...]) -> Iterator[Any]:
     """What a method is made of: a decorator's function, a partial's, a property's; and what its closure holds."""
-    for name in ("__func__", "__wrapped__", "func", "fget"):
-        yield from filter(None, [getattr(value, name, None)])
-    for cell in getattr(value, "__closure__", None) or ():
+    if inspect.ismodule(value):  # it is no method, and some, such as torch.classes, answer to every name
+        return
+    yield from filter(callable, (getattr(value, name, None) for name in ("__func__", "__wrapped__", "func", "fget")))
+    closure = getattr(value, "__closure__", None)
+    for cell in closure if isinstance(closure, tuple) else ():
         try:
             if cell.cell_contents not in line:  # super() has its class there
                 yield cell.cell_contents

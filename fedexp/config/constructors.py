@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedexp.config.bounds import check_values, hints
 from fedexp.config.kinds import in_words
-from fedexp.config.options import elsewhere
+from fedexp.config.options import CONF, elsewhere
 from fedexp.errors import ConfigError, nearest, require
 
 GROUPS = ("dataset", "partition", "model", "algorithm")  # each names a constructor in _target_
@@ -46,6 +46,9 @@ def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
     target = constructor(group, node.get("_target_"))
     name = node.get("name")
     require(isinstance(name, str | int | float | None), f"{group}.name", name, "must be a word")
+    taken = not str(node.get("_target_")).startswith("fedexp.") and (CONF / group / f"{name}.yaml").is_file()
+    right = f"is not the class of {group}={name}, under whose name the run would stand; choose {group}=own, or give "
+    require(not taken, f"{group}._target_", node.get("_target_"), f"{right}{group}.name=NAME as well")
     require(len(str(name)) <= _LONGEST_NAME, f"{group}.name", name, f"must be of at most {_LONGEST_NAME} characters")
     source = node.get("source")
     require(source is None or group == "dataset", f"{group}.source", source, "no such key; only a data set has one")
@@ -69,6 +72,9 @@ def _undecorated(target: Any, name: str) -> str:
     must be decorated itself is easily forgotten."""
     if not (isinstance(target, type) and is_dataclass(target)):
         return ""
+    own = vars(target).get(name)
+    if name in vars(target) and not callable(own) and name not in inspect.get_annotations(target):
+        return f"; {target.__name__} gives {name} no type: write {name}: {type(own).__name__} = ..."
     inherits = not {"__dataclass_fields__", "__init__"} & {*vars(target)}
     if not inherits or name not in inspect.get_annotations(target):
         return ""

@@ -1,7 +1,7 @@
 """The config that is saved in a run's folder."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -47,6 +47,14 @@ def saved(folder: Path, words: list[str]) -> DictConfig:
     return config
 
 
+def _own(key: str, value: Any, config: DictConfig) -> str:
+    """How to give a key of the user's own class or measure, which the saved config does not name."""
+    group = key.partition(".")[0]
+    target = str(config[group].get("_target_", "fedexp.")) if OmegaConf.is_dict(config.get(group)) else "fedexp."
+    own = group == "measures" or not target.startswith("fedexp.")
+    return f"; for one of your own: +{key}={value}" if own else ""
+
+
 def _change(config: DictConfig, override: Override) -> None:
     key, _, value = override.input_line.lstrip("+~").partition("=")
     require(not override.is_sweep_override(), key, value, "must be a single value: this program carries out one run")
@@ -59,7 +67,7 @@ def _change(config: DictConfig, override: Override) -> None:
         return
     keys = key_names(OmegaConf.to_container(config))
     adds = override.is_add() or override.is_force_add()
-    require(adds or key in keys, key, value, f"no such key; {nearest_key(key, keys)}")
+    require(adds or key in keys, key, value, f"no such key; {nearest_key(key, keys)}{_own(key, value, config)}")
     try:
         apply(override, config)
     except HydraException as error:

@@ -191,12 +191,13 @@ class LocalTraining:
                 x = x.to(memory_format=torch.channels_last)
             share = torch.full((len(chosen),), 1 / len(chosen), dtype=world.dtype, device=x.device)
             batch = Batch(x, world.y.index_select(0, chosen), share, key)
+            versions = returned.versions(params)
             loss, statistics = self.objective(algorithm, params, batch, client, padded=False, alone=True)
-            found = torch.autograd.grad(loss, tensors, materialize_grads=True)
+            found = returned.gradient(torch.autograd.grad(loss, tensors, allow_unused=True), tensors)
             with torch.no_grad():
-                plain, versions = dict(zip(weights, found)), returned.versions(params)
+                plain = dict(zip(weights, found))
                 grads = returned.corrected(plain, algorithm.correct(dict(plain), params, client))
-                returned.unchanged("correct", "the weights, params,", params, versions)
+                returned.unchanged("loss or correct", "the weights, params,", params, versions)
                 if local.max_grad_norm is not None:
                     grads = clip(grads, local.max_grad_norm, stacked=False, model=self.model.weights)
             optimizer.step(tensors, [grads[name] for name in weights])

@@ -4,7 +4,7 @@ Without them a wrong value would end in an error far from its hook, or in anothe
 other.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sized
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +14,7 @@ from fedexp import tree
 from fedexp.errors import ConfigError
 from fedexp.tree import Params, Stack, Tree
 
+Versions = dict[tuple[Any, ...], tuple[Any, int]]
 TRAINED = "the trained weights, params,"  # which client hooks read, and must not change
 
 
@@ -90,6 +91,13 @@ def loss(given: Any) -> Tensor:
     if not given.requires_grad:
         _refuse("loss", "a tensor that depends on the weights in params; this one has no gradient")
     return given
+
+
+def gradient(given: tuple[Tensor | None, ...], weights: list[Tensor]) -> list[Tensor]:
+    """A loss's gradient: 0 for weights on which it does not depend, which must not be all of them."""
+    if weights and all(each is None for each in given):
+        _refuse("loss", "a tensor that depends on the weights in params; this one has no gradient")
+    return [torch.zeros_like(weight) if each is None else each for each, weight in zip(given, weights)]
 
 
 def loss_without_padding(ignored: Tensor) -> None:
@@ -233,17 +241,24 @@ def one_model(hook: str, given: Any, model: Params) -> Params:
     return given
 
 
-def versions(given: Tree) -> list[int]:
-    """How often each leaf has been changed in place so far."""
-    return [leaf._version if isinstance(leaf, Tensor) else 0 for _, leaf in tree.leaves(given)]
+def versions(given: Tree) -> Versions:
+    """Each leaf by its path, with how often it has been changed in place so far, or with its length."""
+    return {path: (leaf, _version(leaf)) for path, leaf in tree.leaves(given)}
 
 
-def unchanged(hook: str, what: str, given: Tree, before: list[int]) -> None:
-    """Raise ConfigError where leaves have been changed in place since `versions` gave `before`."""
-    for (path, leaf), version in zip(tree.leaves(given), before):
-        if isinstance(leaf, Tensor) and leaf._version != version:
+def unchanged(hook: str, what: str, given: Tree, before: Versions) -> None:
+    """Raise ConfigError where leaves have been changed in place, replaced, added or removed since `versions` gave
+    `before`."""
+    after = dict(tree.leaves(given))
+    for path in {**before, **after}:
+        leaf, version = before.get(path, (None, 0))
+        if path not in before or after.get(path) is not leaf or _version(leaf) != version:
             right = f"must not change {what} in place, which others read after it; work on a copy"
             raise ConfigError("", hook, f"{right} ({'.'.join(map(str, path))} was changed)")
+
+
+def _version(leaf: Any) -> int:
+    return leaf._version if isinstance(leaf, Tensor) else len(leaf) if isinstance(leaf, Sized) else 0
 
 
 def logits(given: Any, examples: int, classes: int) -> Tensor:

@@ -112,9 +112,9 @@ def _step(
 
     weights = {name: live[name] for name in algorithm.trains(training.model) if name in live}
     buffers = {name: leaf for name, leaf in live.items() if name not in weights}
-    versions = [] if torch.compiler.is_compiling() else returned.versions(live)
+    versions = {} if torch.compiler.is_compiling() else returned.versions(live)
     grads, loss, statistics = _differentiated(training, algorithm, weights, buffers, batch, cohort, padded)
-    returned.unchanged("correct", "the weights, params,", live if versions else {}, versions)
+    returned.unchanged("loss or correct", "the weights, params,", live if versions else {}, versions)
     if optimizer.local.max_grad_norm is not None:
         grads = clip(grads, optimizer.local.max_grad_norm, stacked=True, model=training.model.weights)
     optimizer.step(list(weights.values()), [grads[name] for name in weights], len(total))

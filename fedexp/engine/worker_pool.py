@@ -133,7 +133,11 @@ class WorkerPool:
         tried[row] += 1
         how = f"the worker that trained client {tasks[row].client} died ({_end_of(worker)})"
         if tried[row] == ATTEMPTS:
-            raise WorkerDied(f"{how}, for the {ATTEMPTS}th time in a round; is there enough memory for all workers?")
+            killed = (worker.exitcode or 0) < 0  # by a signal, as the system does where memory runs out
+            hint = (
+                "is there enough memory for all workers?" if killed else "does its code, or a library, end the process?"
+            )
+            raise WorkerDied(f"{how}, for the {ATTEMPTS}th time in a round; {hint}")
         log.warning("%s; another one trains this client again", how)
         try:
             self._start()

@@ -6,7 +6,7 @@ from fedexp.round import Round
 
 
 def cohort_emd(done: Round) -> dict[str, float]:
-    """Mean EMD of the round's cohort."""
+    """Each client's label EMD, in its mean over the round's cohort, weighted by examples."""
     return {"cohort_emd": mean_emd(done.ctx.world.label_counts, done.ids)}
 
 

@@ -23,7 +23,8 @@ from fedexp.tree import Params, Tree
 
 @dataclass(frozen=True)
 class AdaptiveClipping(DpFedAvg):
-    """clip_norm: the first C. quantile: gamma. rate: eta_C. count_noise: sigma_b; null: K / 20."""
+    """clip_norm: the first C. quantile: gamma. rate: eta_C. count_noise: sigma_b; null: K / 20,
+    or 0 where noise_multiplier is 0."""
 
     clip_norm: Annotated[float, Above(0)] = 0.1
     quantile: Annotated[float, Within(0, 1)] = 0.5
@@ -37,6 +38,10 @@ class AdaptiveClipping(DpFedAvg):
 
     def check(self, ctx: Context, sampling: str | None) -> None:
         super().check(ctx, sampling)
+        require(
+            self.count_noise is None or self.noise_multiplier > 0, "privacy.count_noise", self.count_noise,
+            "has no effect without noise on the updates (privacy.noise_multiplier=0); use null",
+        )  # fmt: skip
         most = 2 * self._count_noise(ctx)
         require(
             self.noise_multiplier == 0 or self.noise_multiplier < most,

@@ -59,6 +59,7 @@ class Recorder:
         self.commit = commit()  # at the start: the checkout may move on while a run lasts
         self.saved, self.patience = time.monotonic(), config.checkpoint_seconds
         self.saving = Saving(folder, config.pictures)
+        self.asked: int | None = None  # the number of rounds asked for when the State that `resume` gives was saved
 
     def resume(self, is_due: Callable[[int], bool]) -> State | None:
         """The run's State as last saved. The reference's State is restored, and the history with the rows of rounds
@@ -91,7 +92,7 @@ class Recorder:
         self.history = History(**values["history"])
         # A run of fewer rounds evaluated its last round, which this run may not evaluate.
         self.history.rows = [row for row in self.history.rows if is_due(row["round"])]
-        self.reference.state = values["reference"]
+        self.reference.state, self.asked = values["reference"], values.get("rounds")
         return values["state"]
 
     def begin(self, state: State | None) -> None:
@@ -140,6 +141,7 @@ class Recorder:
         values = {
             "state": state, "reference": self.reference.state, "history": vars(self.history),
             "partition_hash": self.partition_hash, "checksum": self.world.checksum, "device": self.world.device.type,
+            "rounds": self.config.rounds,
         }  # fmt: skip
         before = time.monotonic()
         self.saving.write(_CHECKPOINT, self.folder.checkpoint.save, values, again=False)
@@ -208,6 +210,11 @@ class Recorder:
             raise Unsaved(f"could not save result.json in {self.folder.path}; {_AGAIN}")
         if status in DONE and not self.history.answers:
             log.warning("no client's work arrived in any round, so that the global model is as it was at the beginning")
+        elif status == Status.DIVERGED:
+            log.warning(
+                "the loss is not a finite number from round %d on, and the run has ended there: a smaller local.lr, or "
+                "local.max_grad_norm, may help", rows[-1]["round"],
+            )  # fmt: skip
         elif status in DONE and result["at_chance"]:
             log.warning(
                 "the final accuracy is no better than chance may give (always the commonest class: %.2f%%): the global "

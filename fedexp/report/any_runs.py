@@ -55,7 +55,7 @@ def compare_runs(
         if run.diverged:
             page.notes.append(f"{run.path.name}: diverged, and ended with round {run.result.get('rounds')}.")
         elif run.at_chance:
-            page.notes.append(f"{run.path.name}: ended at the accuracy of chance: the model has not learned.")
+            page.notes.append(f"{run.path.name}: its global model ended at the accuracy of chance.")
     drawn, others = _pictured(groups)
     page.notes += list(_not_pictured(others))
     pictures = [*_curves(groups, drawn), maps.over_two_keys(groups, found), *_partitions(drawn)]

@@ -51,12 +51,13 @@ def models(*answers):
     return {"head.weight": torch.zeros(len(answers), 4, 64, dtype=torch.float64), "head.bias": biases}
 
 
-def answering(algorithm, labels, cohort=1, local=LOCAL, mechanism="workers"):
+def answering(algorithm, labels, cohort=1, local=LOCAL, mechanism="workers", dtype=torch.float64):
     """(the context, the first State): model c always answers class c; clients of 4 examples each."""
-    world = make_world([4] * (len(labels) // 4))
+    world = make_world([4] * (len(labels) // 4), dtype=dtype)
     world.y[world.rows] = torch.tensor(labels)
-    ctx = make_context(make_model("linear", world), world, local, cohort, engine=mechanism)
-    return ctx, {**start(algorithm, ctx), "params": models(*range(algorithm.clusters))}
+    ctx = make_context(make_model("linear", world, dtype), world, local, cohort, engine=mechanism)
+    given = {name: leaf.to(dtype) for name, leaf in models(*range(algorithm.clusters)).items()}
+    return ctx, {**start(algorithm, ctx), "params": given}
 
 
 def test_shares_count_examples_and_have_a_floor():
@@ -78,6 +79,16 @@ def test_models_that_differ_by_rounding_alone_do_not_divide_the_examples():
         given["head.bias"][1] *= 1 + better
         found = ctx.engine.inspect(algorithm, ids, algorithm.download({**state, "params": given}, ids, ctx), {})
         assert found["importance"].tolist() == [shares]
+
+
+def test_the_lowest_loss_counts_in_single_precision_too():
+    """Losses of 7e-6 and 3e-7: both small, and yet the second model is far better on every example."""
+    algorithm, ids = FedSoft(clusters=2), torch.tensor([0])
+    ctx, state = answering(algorithm, [1] * 8, dtype=torch.float32)
+    given = {name: leaf.float() for name, leaf in models(1, 1).items()}
+    given["head.bias"] *= torch.tensor([[13.0], [16.0]])
+    found = ctx.engine.inspect(algorithm, ids, algorithm.download({**state, "params": given}, ids, ctx), {})
+    torch.testing.assert_close(found["importance"], torch.tensor([[1e-4, 1.0]]))
 
 
 def take_part(algorithm, ctx, state, number, ids):

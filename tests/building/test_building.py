@@ -173,10 +173,10 @@ def test_a_model_that_trains_otherwise_than_in_pytorch_is_refused(monkeypatch, c
     monkeypatch.setitem(sys.modules, "models_of_mine", models)
     target = "model._target_=models_of_mine.listing"
     with pytest.raises(ConfigError, match=f"^{re.escape(target)}: trains otherwise here than in an ordinary PyTorch"):
-        built(target)
-    built("model._target_=models_of_mine.leaving_out", "local.weight_decay=0")
+        built("model.name=mine", target)
+    built("model.name=mine", "model._target_=models_of_mine.leaving_out", "local.weight_decay=0")
     assert not caplog.records
-    built("model._target_=models_of_mine.leaving_out", "local.weight_decay=0.01")
+    built("model.name=mine", "model._target_=models_of_mine.leaving_out", "local.weight_decay=0.01")
     assert "model: no gradient of the loss reaches linear.bias; unless the algorithm uses them" in caplog.text
 
 
@@ -198,7 +198,7 @@ def test_a_model_that_cannot_train_so_is_refused(monkeypatch, kind, engine, said
             nn.Flatten(), made(), nn.Linear(64, classes)
         ))  # fmt: skip
     monkeypatch.setitem(sys.modules, "models_of_mine", models)
-    words = f"model._target_=models_of_mine.{kind}", f"hardware.engine={engine}"
+    words = "model.name=mine", f"model._target_=models_of_mine.{kind}", f"hardware.engine={engine}"
     if said is None:
         built(*words)
     else:
@@ -227,7 +227,7 @@ def test_nothing_of_the_comparison_is_left_in_the_run_s_model(monkeypatch, caplo
     models.tensor = lambda shape, classes, **keys: Caching(classes, weights)
     models.parameter = lambda shape, classes, **keys: Caching(classes, given)
     monkeypatch.setitem(sys.modules, "models_of_mine", models)
-    (stage,) = built(f"model._target_=models_of_mine.{kind}")
+    (stage,) = built("model.name=mine", f"model._target_=models_of_mine.{kind}")
     model = stage.context.model
     kept = (weights if kind == "tensor" else given).detach().clone()
     assert torch.equal(model.own["linear.weight"], kept) and model.own["linear.weight"].dtype == torch.float32
@@ -291,7 +291,7 @@ def test_a_model_that_cannot_be_used_is_told_in_one_line(monkeypatch, kind, said
     monkeypatch.setitem(sys.modules, "models_of_mine", models)
     target = f"model._target_=models_of_mine.{kind}"
     with pytest.raises(ConfigError, match=f"^{re.escape(target)}: .*{said}") as error:
-        built(target)
+        built("model.name=mine", target)
     assert "\n" not in str(error.value)
 
 

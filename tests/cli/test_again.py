@@ -115,6 +115,12 @@ def test_what_cannot_work_is_said(finished, capsys, words, said):
     assert errors.startswith(f"fedexp: {said}") and errors.count("\n") == 1
 
 
+def test_a_key_of_one_s_own_class_is_added(finished, capsys):
+    assert again(finished, "algorithm._target_=own_code.Twin", "algorithm.name=mine", "algorithm.pull=1") == 2
+    assert "algorithm.pull=1: no such key; " in (said := capsys.readouterr().err)
+    assert "; for one of your own: +algorithm.pull=1" in said
+
+
 def test_a_flag_is_no_folder(left, capsys):
     assert again("-m", str(left)) == 2
     assert capsys.readouterr().err == (

@@ -189,6 +189,22 @@ def weigh(found, state, ids, uploads, *others):
     return found
 
 
+def extend(found, state, *others):
+    state["more"] = 1
+    return found
+
+
+def replace_one(found, state, *others):
+    state["params"]["head.bias"] = torch.zeros(4)
+    return found
+
+
+@torch.no_grad()
+def spoil_at_once(found, model, params, *others):
+    spoil(found, params)
+    return found
+
+
 def spoil(found, params, *others):
     for leaf in params.values():
         leaf.sub_(1)
@@ -209,8 +225,11 @@ class Counting(Changed):
         (
             "aggregate",
             move,
-            "aggregate: must not change .* State's params in place, .* (params.head.weight was changed)",
+            "aggregate: must not change .* State in place, .* (state.params.head.weight was changed)",
         ),
+        ("aggregate", extend, "aggregate: must not change .* State in place, .* (state.more was changed)"),
+        ("aggregate", replace_one, "aggregate: must not change .* in place, .* (state.params.head.bias was changed)"),
+        ("loss", spoil_at_once, "loss or correct: must not change the weights, params, in place"),
         ("combine", weigh, "aggregate: must not change the uploads .* in place, .* (uploads.update.head.weight was ch"),
         (
             "upload",

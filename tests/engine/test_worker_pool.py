@@ -105,7 +105,8 @@ def rounds_open(ctx, count):
 
 
 def test_a_client_whose_worker_is_killed_every_time_ends_the_run(tmp_path):
-    with pytest.raises(WorkerDied, match=r"trained client \d died \(SIGKILL\), for the 4th time in a round"):
+    told = r"trained client \d died \(SIGKILL\), for the 4th time in a round; is there enough memory for all workers"
+    with pytest.raises(WorkerDied, match=told):
         played(Attacked(folder=tmp_path, times=99))
     assert len(list(tmp_path.iterdir())) < 20
 

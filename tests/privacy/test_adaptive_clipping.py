@@ -115,3 +115,8 @@ def test_more_noise_than_the_count_allows_is_refused():
     with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier=1\.0: must be below 2 count_noise = 0\.2"):
         FedAvg(privacy=AdaptiveClipping()).check(context())
     FedAvg(privacy=AdaptiveClipping(count_noise=0.6)).check(context())
+
+
+def test_noise_on_the_count_alone_is_refused():
+    with pytest.raises(ConfigError, match=r"privacy\.count_noise=0\.6: has no effect without noise on the updates"):
+        FedAvg(privacy=AdaptiveClipping(noise_multiplier=0.0, count_noise=0.6)).check(context())

@@ -510,7 +510,7 @@ def test_a_model_that_ended_at_chance_is_noted(outputs):
     file = leave_run(sweep.jobs[0], [0.1]) / "result.json"
     file.write_text(file.read_text().replace('"status"', '"at_chance": true, "status"'))
     (note,) = compared(outputs).notes
-    assert note == f"{file.parent.name}: ended at the accuracy of chance: the model has not learned."
+    assert note == f"{file.parent.name}: its global model ended at the accuracy of chance."
 
 
 def test_a_run_that_diverged_is_said_to_have_diverged(outputs):
