@@ -215,12 +215,13 @@ def decoded(algorithm: FedAvg, state: State, uploads: Tree, ctx: Context) -> Tre
         )  # fmt: skip
         return uploads
     like = ctx.model.trained(algorithm.shared(state["params"], ctx))
+    hook, what = "compression.decode", "the update"
+    if type(algorithm.compression) is NoCompression:
+        hook, what = "upload", 'as "update" changes of all trained entries that `shared` gives,'
     needed = algorithm.privacy.download(state["privacy"])
 
     def read(payload: Tree) -> Params:
-        found = returned.same_form(
-            "compression.decode", "the update", like, algorithm.compression.decode(payload, like)
-        )
+        found = returned.same_form(hook, what, like, algorithm.compression.decode(payload, like))
         return clipped(algorithm.privacy, found, needed)[0]
 
     update = uploads["update"]

@@ -125,6 +125,12 @@ class OfNet(FedAvg):
     def loss(self, model, params, batch, client): return batch.cross_entropy(model.net(batch.x))
 
 @dataclass(frozen=True, kw_only=True)
+class NoHead(FedAvg):
+    def upload(self, params, client):
+        update = super().upload(params, client)["update"]
+        return {"update": {name: leaf for name, leaf in update.items() if not name.startswith("head")}}
+
+@dataclass(frozen=True, kw_only=True)
 class NoNumber(FedAvg):
     def loss(self, model, params, batch, client): return super().loss(model, params, batch, client) * float("nan")
 
@@ -560,6 +566,23 @@ def test_a_loss_that_is_no_number_is_told_with_its_round(monkeypatch, capfd, tmp
     said = capfd.readouterr().out
     assert "the loss is not a finite number from round 1 on, and the run has ended there" in said
     assert "no better than chance" not in said
+
+
+def test_an_update_that_lacks_entries_is_told_by_its_hook(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, *own("NoHead", "rounds=1")) == 2
+    said = 'upload: must return as "update" changes of all trained entries that `shared` gives, in their names, shapes'
+    assert said in capfd.readouterr().err
+
+
+def test_an_error_on_import_is_told_with_its_place(monkeypatch, capfd, tmp_path):
+    lines = ["from dataclasses import dataclass", "from fedexp.algorithms.fedavg import FedAvg", "", "@dataclass",
+             "class Mine(FedAvg): pass"]  # fmt: skip
+    (tmp_path / "not_frozen.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["algorithm=own", "algorithm._target_=not_frozen.Mine"]
+    assert run(monkeypatch, tmp_path / "outputs", *FEW, *words) == 2
+    said = "from a frozen one, not_frozen.py:4; decorate it with @dataclass(frozen=True, kw_only=True))"
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["algorithm=fedprox", "algorithm._target_=own_code.Twin"],

@@ -3,9 +3,12 @@
 import inspect
 import pickle
 import pkgutil
+import sysconfig
+import traceback
 from collections.abc import Mapping
 from dataclasses import is_dataclass, make_dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -138,8 +141,18 @@ def located(key: str, path: str) -> Any:
     try:
         return _of_fedexp(path) if path.startswith("fedexp.") else pkgutil.resolve_name(path)
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = " ".join(f"{type(error).__name__}: {error}".split()) + _place(error)
+        if "inherit non-frozen dataclass" in why:
+            why += "; decorate it with @dataclass(frozen=True, kw_only=True)"
         raise ConfigError(key, path, f"cannot be imported ({why})") from error
+
+
+def _place(error: Exception) -> str:
+    """The last place in a user's file on the way to an error, after a comma; empty where there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]), "<")
+    own = [frame for frame in frames if not frame.filename.startswith(installed)]
+    return f", {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 @cache

@@ -190,8 +190,9 @@ def over_clients(function: Any, *parts: Any) -> Any:
         raise
     except RuntimeError as error:
         error.add_note(
-            "All clients train at once here. Where a hook or a layer does not allow that, as by .item() or a branch on "
-            "a value, hardware.engine=workers trains them one by one."
+            "All clients train at once here. Where a hook or a layer does not allow that, as by .item(), a branch on a "
+            "value or torch.randn, hardware.engine=workers trains them one by one. Noise is drawn from batch.key or "
+            "client.key (fedexp.randomness)."
         )
         raise
 

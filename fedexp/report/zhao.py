@@ -29,10 +29,10 @@ _LENGTH = ("rounds", "evaluate.every")  # without effect on measurements in a ro
 
 
 def read_runs(folders: list[Path]) -> pd.DataFrame:
-    """One row for each finished run in or below `folders`: the settings by which figures select, and the results.
-    The log names the others, which figures leave out."""
-    found = sorted({file.parent for folder in folders for file in folder.rglob("result.json")})
-    runs = read(*found)
+    """One row for each finished run among `folders` and the folders in them: the settings by which figures select, and
+    the results. The log names the others, which figures leave out."""
+    files = [file for folder in folders for name in ("", "*/") for file in folder.glob(f"{name}result.json")]
+    runs = read(*sorted({file.parent for file in files}))
     for run in runs:
         if run.status != Status.FINISHED:
             log.warning("%s is left out of the figures: %s", run.path, run.why)

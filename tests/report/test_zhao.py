@@ -205,6 +205,14 @@ def test_other_algorithms_are_lines_of_their_own(tmp_path):
     assert [group.get_label() for group in bars] == [f"non-IID(1), algorithm={name}" for name in names]
 
 
+def test_runs_of_other_folders_below_are_left_out(tmp_path):
+    """As in `fedexp report`: outputs holds outputs/published, whose runs are not those of one's own."""
+    (tmp_path / "others").mkdir()
+    make(tmp_path / "others", PARTITIONS["iid"], 0.3)
+    make(tmp_path, PARTITIONS["iid"], 0.1)
+    assert len(zhao.read_runs([tmp_path])) == 1
+
+
 def test_models_differ_in_more_than_their_name(tmp_path):
     for hidden, accuracy in ((16, 0.5), (32, 0.6)):
         for target in (0.0, 1.44):
