@@ -389,6 +389,12 @@ def said_by(monkeypatch, capsys, *words):
     return capsys.readouterr().out
 
 
+def test_help_within_a_protocol_tells_what_a_key_means_and_where_its_value_stands(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")
+    said = " ".join(said_by(monkeypatch, capsys, "paper=fedcat", "--help").split())
+    assert "clients=100 N, among whom the training examples are partitioned; here: section 4.1 (at least 1)" in said
+
+
 def test_help_tells_each_key_its_values_and_the_commands(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "120")
     said = " ".join(said_by(monkeypatch, capsys, "algorithm=fedcat", "--help").split())

@@ -13,12 +13,14 @@ from program import FEW, metrics, only_folder, result, run
 MODULE = """
 from dataclasses import dataclass
 from functools import partialmethod
+from typing import Annotated
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 from fedexp import tree
 from fedexp.algorithms.fedavg import FedAvg, Stage
+from fedexp.config.bounds import AtLeast
 from fedexp.models import Classifier
 from fedexp.server_optimizer.momentum import Momentum
 from fedexp.server_optimizer.sgd import Sgd
@@ -123,6 +125,10 @@ class Counted(FedAvg):
 @dataclass(frozen=True, kw_only=True)
 class OfNet(FedAvg):
     def loss(self, model, params, batch, client): return batch.cross_entropy(model.net(batch.x))
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled(FedAvg):
+    pull: Annotated[float, AtLeast(0)] = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class NoHead(FedAvg):
@@ -566,6 +572,12 @@ def test_a_loss_that_is_no_number_is_told_with_its_round(monkeypatch, capfd, tmp
     said = capfd.readouterr().out
     assert "the loss is not a finite number from round 1 on, and the run has ended there" in said
     assert "no better than chance" not in said
+
+
+def test_help_lists_the_keys_of_a_class_of_one_s_own(monkeypatch, capfd, tmp_path):
+    assert run(monkeypatch, tmp_path, "algorithm=own", "algorithm._target_=own_code.Pulled", "--help") == 0
+    lines = [line.split() for line in capfd.readouterr().out.splitlines() if line.startswith("+algorithm.")]
+    assert lines == [["+algorithm.pull=0.1", "at", "least", "0"]]
 
 
 def test_an_update_that_lacks_entries_is_told_by_its_hook(monkeypatch, capfd, tmp_path):

@@ -1,6 +1,7 @@
 """The text of `fedexp --help`: the commands, the groups to choose from, and every key with its meaning."""
 
 import ast
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rich.table import Table
 from fedexp.config.bounds import Bound, OneOf, declared
 from fedexp.config.comments import comments
 from fedexp.config.compose import composing
-from fedexp.config.constructors import GROUPS, PARTS
+from fedexp.config.constructors import GIVEN, GROUPS, PARTS, constructor
 from fedexp.config.options import CONF
 from fedexp.config.schema import Evaluate, Settings, flat
 from fedexp.config.settings import Hardware, Local
@@ -61,7 +62,10 @@ def usage(words: Sequence[str], programs: Sequence[str]) -> None:
         config = compose("config", overrides=words)
     told: dict[str, str] = {}
     for path, package in files:
-        told |= {key: text for key, text in comments(path, package, "").items() if text}
+        said_here = {key: text for key, text in comments(path, package, "").items() if text}
+        if "paper" in path.relative_to(CONF).parts:  # it says where a value comes from, and not what the key means
+            said_here = {key: f"{told[key]}; here: {text}" if key in told else text for key, text in said_here.items()}
+        told |= said_here
     console = Console(highlight=False)
     said = [(f"fedexp {name}", _first_sentence(Path(__file__).with_name(f"{name}.py"))) for name in programs]
     _show(console, "Federated learning on non-IID data, as experiments", [*_COMMANDS, *said, *_FLAGS])
@@ -121,7 +125,19 @@ def _keys(config: DictConfig, told: dict[str, str]) -> list[tuple[str, str]]:
         text = _OF_TABLES.get(key) or told.get(key, "")
         right = [each.words for each in bounds.get(key, []) if not _named(each, text)]
         rows.append((f"{key}={shown(value)}", f"{text} ({', '.join(right)})" if right else text))
-    return rows
+    return rows + [row for node, target in _constructors(plain) for row in _own_keys(node, target, plain)]
+
+
+def _own_keys(node: str, target: str, plain: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of a user's own class or function that the config does not name: they are added with a +."""
+    if target.startswith("fedexp.") or node not in plain:
+        return
+    found = constructor(node, target)
+    bounds = declared(found)
+    for name, each in inspect.signature(found).parameters.items():
+        if name not in {*GIVEN.get(node, ()), *plain[node]} and each.kind is not each.VAR_KEYWORD:
+            value = "" if each.default is each.empty else shown(each.default)
+            yield f"+{node}.{name}={value}", ", ".join(bound.words for bound in bounds.get(name, []))
 
 
 def _constructors(node: dict[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
