@@ -377,18 +377,21 @@ def test_a_model_with_a_mask_trains_with_any_algorithm(monkeypatch, tmp_path, al
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("round_measure", "measures=round_measure: gives round, a column that metrics.csv has already"),
-        ("accuracy_measure", "measures=accuracy_measure: gives test_accuracy, a column that metrics.csv has already"),
+        ("round_measure", "measures.mine=round_measure: gives round, a column that metrics.csv has already"),
+        (
+            "accuracy_measure",
+            "measures.mine=accuracy_measure: gives test_accuracy, a column that metrics.csv has already",
+        ),
         ("bytes_measure", "bytes_total: is a column of metrics.csv already"),
-        ("drift_measure", "measures=drift_measure: must not change what it is given in place"),
+        ("drift_measure", "measures.mine=drift_measure: must not change what it is given in place"),
         ("no_argument_measure", "measures.mine=own_code.no_argument_measure: must take one argument, a fedexp.round.R"),
         (
             "text_measure",
-            "measures=text_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
+            "measures.mine=text_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
         ),
         (
             "vector_measure",
-            "measures=vector_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
+            "measures.mine=vector_measure: must give a dict of numbers by name, for metrics.csv; mine is not a number",
         ),
     ],
 )

@@ -93,8 +93,8 @@ def build_stages(config: DictConfig, ctx: Context) -> list[Stage]:
         raise ConfigError(error.key, option or error.value, error.right) from error
 
 
-def build_measures(config: DictConfig) -> list[Measure]:
-    """The functions that the config's `measures` names, in its order."""
+def build_measures(config: DictConfig) -> dict[str, Measure]:
+    """The functions that the config's `measures` names, in its order, by their keys there."""
     named = {f"measures.{name}": path for name, path in config.measures.items() if path is not None}
     found = {key: get_object(path) for key, path in named.items()}
     for key, measure in found.items():
@@ -105,7 +105,7 @@ def build_measures(config: DictConfig) -> list[Measure]:
             raise ConfigError(key, named[key], right) from error
         except ValueError:  # some callables do not tell what they take
             continue
-    return list(found.values())
+    return {key.removeprefix("measures."): measure for key, measure in found.items()}
 
 
 def build_reference(config: DictConfig, ctx: Context, stopped: Callable[[], bool]) -> Reference:

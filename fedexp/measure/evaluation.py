@@ -1,6 +1,6 @@
 """Evaluating a round: all of its row in metrics.csv except totals and times."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -23,13 +23,13 @@ _RIGHT = "must give a dict of numbers by name, for metrics.csv"
 class Evaluation:
     """Which rounds of a run of `rounds` are evaluated, and how.
 
-    stages: the run's; measures: functions of a finished round; world: the clients' world, even if a stage trains in
-    another one. Raises ConfigError if participants are to be evaluated and the last stage trains without clients.
+    stages: the run's; measures: functions of a finished round, by their keys in the config; world: the clients' world,
+    even if a stage trains in another one. Raises ConfigError if participants are to be evaluated and the last stage trains without clients.
     """
 
     def __init__(
-        self, settings: Evaluate, measures: list[Measure], reference: Reference, stages: list[Stage], world: World,
-        rounds: int,
+        self, settings: Evaluate, measures: Mapping[str, Measure], reference: Reference, stages: list[Stage],
+        world: World, rounds: int,
     ) -> None:  # fmt: skip
         self.settings, self.measures, self.reference = settings, measures, reference
         self.world, self.ends, self.names_stages = world, {rounds, reference.rounds}, len(stages) > 1
@@ -53,12 +53,12 @@ class Evaluation:
         parts = [("", "", first), ("", "", {"test_accuracy": score, "test_loss": loss})]
         if len(done.ids):  # otherwise no client took part, and there is nothing to measure
             parts.append(("", "", {"local_loss": done.loss.double().mean()}))
-            names = (getattr(measure, "__name__", type(measure).__name__) for measure in self.measures)
             shown = {"after": _own(state), "before": _own(done.before), "uploads": done.uploads}
-            for name, measure in zip(names, self.measures):
+            for own_key, measure in self.measures.items():
+                key, name = f"measures.{own_key}", getattr(measure, "__name__", type(measure).__name__)
                 versions = returned.versions(shown)
-                parts.append(("measures", name, measure(done)))
-                returned.unchanged(f"measures={name}", "what it is given", shown, versions)
+                parts.append((key, name, measure(done)))
+                returned.unchanged(f"{key}={name}", "what it is given", shown, versions)
         of_clients, tables = self._clients(done)
         bytes_sent = {"round_bytes_up": done.bytes_up, "round_bytes_down": done.bytes_down}
         parts += [("", "", self.reference.divergence(state["params"], done.number)), ("", "", bytes_sent)]

@@ -1,5 +1,6 @@
 """Accuracy by class, and how it is written."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -36,7 +37,9 @@ def test_confusion_by_hand():
     for row, label in enumerate(truth):
         expected[label, wrong[row]] += 1
     assert torch.equal(counts, expected)
-    hits, _ = accuracy.test(says(wrong), world)
+    hits, loss = accuracy.test(says(wrong), world, chunk=7)  # a logit of 1 for the class that it says, of 0 for others
+    missed = 40 - int(counts.diagonal().sum())
+    assert float(loss) == pytest.approx(math.log(math.e + 3) - 1 + missed / 40)
     assert float(hits) == pytest.approx(int(counts.diagonal().sum()) / 40)
 
 

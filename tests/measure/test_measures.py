@@ -147,7 +147,7 @@ def test_bytes_are_of_every_tensor_that_crosses_and_of_nothing_that_stays(worker
 def evaluation(done, measures=(), rounds=10, **settings):
     reference = Reference(0, done.ctx, lambda: False)
     stages = [Stage("training", done.algorithm, done.ctx)]
-    return Evaluation(Evaluate(**settings), list(measures), reference, stages, done.ctx.world, rounds)
+    return Evaluation(Evaluate(**settings), dict(measures), reference, stages, done.ctx.world, rounds)
 
 
 def test_the_mean_local_loss_of_a_cohort_is_made_in_double_precision():
@@ -161,7 +161,9 @@ def test_the_mean_local_loss_of_a_cohort_is_made_in_double_precision():
 def test_a_row_holds_what_each_measure_finds_as_plain_numbers():
     done = a_round()
     one, two = (lambda done: {"one": torch.tensor(0.1)}), (lambda done: {"two": done.number + 1})
-    row, tables = evaluation(done, [one, two], clients="all", on="train").row(Stage("s", FedAvg(), done.ctx), done)
+    row, tables = evaluation(done, {"a": one, "b": two}, clients="all", on="train").row(
+        Stage("s", FedAvg(), done.ctx), done
+    )
     assert (row["one"], row["two"]) == (float(torch.tensor(0.1)), 2)
     assert all(isinstance(value, int | float) for value in row.values())
     assert row["client_accuracy_mean"] == pytest.approx(tables["clients"]["accuracy"].mean())
@@ -169,8 +171,8 @@ def test_a_row_holds_what_each_measure_finds_as_plain_numbers():
 
 def test_a_measure_that_gives_a_number_without_a_name_is_refused():
     done = a_round()
-    with pytest.raises(ConfigError, match=r"measures=nameless: must give a dict of numbers by name, .* gave a float"):
-        evaluation(done, [nameless]).row(Stage("s", FedAvg(), done.ctx), done)
+    with pytest.raises(ConfigError, match=r"measures.a=nameless: must give a dict of numbers by name, .* gave a float"):
+        evaluation(done, {"a": nameless}).row(Stage("s", FedAvg(), done.ctx), done)
 
 
 def nameless(done):
