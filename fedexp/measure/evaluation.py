@@ -24,7 +24,8 @@ class Evaluation:
     """Which rounds of a run of `rounds` are evaluated, and how.
 
     stages: the run's; measures: functions of a finished round, by their keys in the config; world: the clients' world,
-    even if a stage trains in another one. Raises ConfigError if participants are to be evaluated and the last stage trains without clients.
+    even if a stage trains in another one. Raises ConfigError if participants are to be evaluated and the last stage
+    trains without clients.
     """
 
     def __init__(
