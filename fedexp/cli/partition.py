@@ -1,8 +1,13 @@
 """The partition of a composed run as a table, without training.
 
 python -m fedexp partition partition=dir0.1 clients=20
+
+--to FILE.csv also writes the clients' training examples, for other programs: a row for each, with the client, the
+example's place in the data set, from 0, and whether it is held out of training.
 """
 
+import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,16 +16,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedexp import files
 from fedexp.config.compose import composed
+from fedexp.config.words import parsed
+from fedexp.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedexp.world import World
+
 
 def main(words: list[str]) -> None:
     """Print clients x classes, and each client's size and EMD. In a terminal too narrow for one column per class, the
-    classes of each client are listed instead."""
-    config = composed(words)
+    classes of each client are listed instead. Raises ConfigError if --to names a file that cannot be written."""
+    parser = argparse.ArgumentParser(prog="python -m fedexp partition", add_help=False)
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--to", type=Path, metavar="FILE.csv")
+    chosen = parsed(parser, words)
+    config = composed(chosen.words)
     from fedexp.building import build_dataset, build_world  # only now: a misspelt key is refused without PyTorch
     from fedexp.measure.skew import emd, mean_emd
     from fedexp.record import partition
@@ -44,6 +58,29 @@ def main(words: list[str]) -> None:
         held = [str(count or "") for count in row] if fits else [escape(_held(row))]
         table.add_row(str(client), *held, str(row.sum()), f"{distance:.3f}")
     console.print(table)
+    if chosen.to is not None:
+        try:
+            files.write_text(chosen.to, _examples(world).to_csv(index=False))
+        except OSError as error:
+            raise ConfigError("--to", str(chosen.to), f"cannot be written ({error.strerror})") from error
+        console.print(str(chosen.to), soft_wrap=True, highlight=False, markup=False)
+
+
+def _examples(world: "World") -> "pd.DataFrame":
+    """A row for each client's example."""
+    import pandas as pd
+    import torch
+
+    clients = torch.arange(world.clients)
+    parts = [(world.rows, world.sizes, 0), (world.held, world.held_sizes, 1)]
+    found = [
+        pd.DataFrame(
+            {"client": clients.repeat_interleave(sizes).numpy(), "example": rows.cpu().numpy(), "held_out": out}
+        )
+        for rows, sizes, out in parts
+        if rows is not None and sizes is not None
+    ]
+    return pd.concat(found).sort_values(["client", "held_out", "example"])
 
 
 def _width(counts: "pd.DataFrame") -> int:

@@ -1,9 +1,12 @@
 """python -m fedexp partition."""
 
+import pandas as pd
 import pytest
 import torch
 
+from fedexp.building import build_dataset, build_world
 from fedexp.cli import carry_out
+from fedexp.config.compose import composed
 from fedexp.data import Dataset
 
 
@@ -44,6 +47,27 @@ def test_many_classes_are_said_in_words(capfd):
 def test_bad_settings_are_said(capfd, words, said):
     assert carry_out("partition", words) == 2
     assert said in capfd.readouterr().err
+
+
+def test_the_examples_of_each_client_are_written_for_other_programs(capfd, tmp_path):
+    words = ["partition=dir0.1", "clients=10", "partition.holdout=0.2", "hardware=cpu"]
+    assert carry_out("partition", [*words, "--to", str(tmp_path / "examples.csv")]) == 0
+    assert capfd.readouterr().out.rstrip().endswith("examples.csv")
+    found = pd.read_csv(tmp_path / "examples.csv")
+    config = composed(words)
+    world = build_world(config, build_dataset(config))
+    for client in range(10):
+        own = found[found["client"] == client]
+        assert own.loc[own["held_out"] == 0, "example"].tolist() == sorted(world.of(client).tolist())
+        held = own.loc[own["held_out"] == 1, "example"].tolist()
+        assert len(held) == world.held_sizes[client] and not {*held} & {*world.rows.tolist()}
+    assert sorted(found["example"]) == list(range(len(world.y)))
+
+
+def test_a_file_that_cannot_be_written_is_said(capfd, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert carry_out("partition", ["clients=10", "--to", str(tmp_path / "file" / "a.csv")]) == 2
+    assert f"--to={tmp_path / 'file' / 'a.csv'}: cannot be written (" in capfd.readouterr().err
 
 
 def test_names_are_shown_as_they_are(capfd):
