@@ -117,6 +117,12 @@ def test_classes_that_the_test_set_lacks_are_left_out():
     assert found["client_accuracy_worst10"] == pytest.approx(0.65, abs=1e-15)
 
 
+def test_a_class_with_a_single_test_example_counts():
+    """Half of class 0 and the one of class 1 are right: .75."""
+    _, table = scored(light_and_dark([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 1)], [2]), "matched")
+    assert table["accuracy"].tolist() == [0.75] and table["examples"].tolist() == [2]
+
+
 @pytest.mark.parametrize("on", ["train", "holdout"])
 def test_mean_and_weighted_mean_on_examples_of_their_own(on):
     """.9 of 10 and .5 of 90: .70 and .54."""
