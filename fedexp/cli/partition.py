@@ -33,8 +33,9 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedexp partition", add_help=False)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--to", type=Path, metavar="FILE.csv")
+    parser.add_argument("-m", "--multirun", action="store_true")  # which `composed` refuses
     chosen = parsed(parser, words)
-    config = composed(chosen.words)
+    config = composed([*chosen.words, *(["-m"] if chosen.multirun else [])])
     from fedexp.building import build_dataset, build_world  # only now: a misspelt key is refused without PyTorch
     from fedexp.measure.skew import emd, mean_emd
     from fedexp.record import partition
