@@ -218,7 +218,8 @@ class Experiment:
 
     def _check_position(self, state: State) -> None:
         """Raise ConfigError unless the saved run can end after `rounds` rounds: it must not be beyond that round, and
-        if it was saved exactly there, that round must have been evaluated."""
+        if it was saved exactly there, that round must have been evaluated. Warn where a user's code reads a number of
+        rounds that has changed since."""
         number, rounds, rows = state["round"], self.config.rounds, self.recorder.history.rows
         kind, before = type(self.stages[state["stage"]].algorithm), self.recorder.asked
         if before is not None and before != rounds and reads_rounds(kind):

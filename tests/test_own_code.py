@@ -573,7 +573,7 @@ def test_a_loss_of_the_net_s_own_weights_is_refused(monkeypatch, capfd, tmp_path
 def test_a_loss_that_is_no_number_is_told_with_its_round(monkeypatch, capfd, tmp_path):
     assert run(monkeypatch, tmp_path, *own("NoNumber", "rounds=3")) == 0
     said = capfd.readouterr().out
-    assert "the loss is not a finite number from round 1 on, and the run has ended there" in said
+    assert "the loss of round 1 is not a finite number, and the run has ended there" in said
     assert "no better than chance" not in said
 
 

@@ -67,12 +67,12 @@ def check_names(group: str, node: Mapping[str, Any], given: set[str]) -> None:
             others = elsewhere(key)
             here = nearest(str(name), known) if known or not others else ""
             right = f"no such key; {others}{here}".removesuffix("; ")
-            raise ConfigError(key, node[name], f"{right}{_undecorated(target, str(name))}")
+            raise ConfigError(key, node[name], f"{right}{_not_a_field(target, str(name))}")
 
 
-def _undecorated(target: Any, name: str) -> str:
-    """What to do where a class annotates this name but inherits the constructor of a dataclass, which lacks it: that it
-    must be decorated itself is easily forgotten."""
+def _not_a_field(target: Any, name: str) -> str:
+    """What to do where a class has this name, but its constructor lacks it: the name has no type, or the class inherits
+    the constructor of a dataclass, since that it must be decorated itself is easily forgotten."""
     if not (isinstance(target, type) and is_dataclass(target)):
         return ""
     own = vars(target).get(name)

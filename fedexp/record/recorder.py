@@ -212,7 +212,7 @@ class Recorder:
             log.warning("no client's work arrived in any round, so that the global model is as it was at the beginning")
         elif status == Status.DIVERGED:
             log.warning(
-                "the loss is not a finite number from round %d on, and the run has ended there: a smaller local.lr, or "
+                "the loss of round %d is not a finite number, and the run has ended there: a smaller local.lr, or "
                 "local.max_grad_norm, may help", rows[-1]["round"],
             )  # fmt: skip
         elif status in DONE and result["at_chance"]:

@@ -98,8 +98,8 @@ def _sheet(table: Table, measured: list[Measured]) -> Sheet:
     kinds = dict.fromkeys(cell.measure.words for cell in table.cells)
     caption = (
         f"Measured mean ± standard deviation over {table.repetitions} (published, difference); {', '.join(kinds)}. "
-        "Of those compared, the best in bold, the second best underlined or in italics: no "
-        "ranking, where one of them has a single seed."
+        "Of those compared, the best in bold, the second best underlined or in italics; "
+        "where one of them has a single seed, this is no ranking."
     )
     return Sheet("Measured beside published", ["", *table.columns], rows, caption)
 

@@ -15,7 +15,7 @@ from fedexp.report.groups import Group, by_key, draw
 from fedexp.report.page import NOTHING, Entry, Sheet
 from fedexp.report.runs import Recorded
 
-_MARKS = "The best in bold, the second best underlined or in italics (no ranking, where one has a single seed)"
+_MARKS = "The best in bold, the second best underlined or in italics (no ranking where one of them has a single seed)"
 WHICH = "which"  # a column of `table`
 BASELINE = "fedavg"  # if it is among the options compared and no other is asked for
 
